@@ -42,16 +42,13 @@ def test_no_model_is_named() -> None:
     assert not session.has_slot
 
 
-def test_an_unknown_model() -> None:
+def test_an_unknown_model_is_told_by_the_adapter_or_by_the_worker() -> None:
     session = RealtimeGaConversation(model="gpt-realtime")
     assert told(session.sent) == ["error:invalid_model"]
     assert "antiphon-mini" in session.sent[0]["error"]["message"]
     assert ended(session) == (4000, "invalid_request_error.invalid_model")
 
-
-def test_a_model_that_only_the_worker_knows_not_to_be_there() -> None:
-    session = RealtimeGaConversation(catalogue=None)
-    session.begin()
+    session = begun(catalogue=None)
     session.client(CREATE)
     assert told(session.fail(Reason.MODEL_NOT_FOUND)) == ["error:invalid_model"]
     assert ended(session) == (4000, "invalid_request_error.invalid_model")
@@ -75,10 +72,8 @@ def test_no_slot_at_all(verdict: Verdict) -> None:
 
 def test_what_comes_before_the_slot_is_done_after_session_created() -> None:
     session = RealtimeGaConversation()
-
     for event in (MANUAL, message(), {"type": "session.dance"}, CREATE):
         assert session.client(event) == []
-
     assert told(session.grant()) == [
         "session.created",
         "conversation.created",
@@ -92,7 +87,6 @@ def test_what_comes_before_the_slot_is_done_after_session_created() -> None:
 
 def test_what_may_come_before_the_slot_is_bounded() -> None:
     session = RealtimeGaConversation()
-
     for _ in range(3):
         session.client(append(10.0))
     assert ended(session) == (1013, "server_error.server_overloaded")
@@ -108,12 +102,10 @@ def test_what_may_come_before_the_slot_is_bounded() -> None:
 def test_the_worker_is_told_what_the_session_is_when_it_is_asked_or_soon() -> None:
     session = begun()
     assert session.configured == []
-
     session.wait(OPENS_S)
     assert len(session.configured) == 1
     session.ready()
     session.client(CREATE)
-
     assert len(session.configured) == 1
     assert len(session.runs) == 1
 
@@ -121,7 +113,6 @@ def test_the_worker_is_told_what_the_session_is_when_it_is_asked_or_soon() -> No
 def test_a_slot_of_no_use_is_given_to_others_and_taken_again() -> None:
     session = begun()
     session.answer()
-
     session.wait(IDLE_S + 1.0, others_wait=True)
     assert not session.has_slot
     assert session.closed is None
@@ -134,14 +125,10 @@ def test_a_slot_of_no_use_is_given_to_others_and_taken_again() -> None:
     assert told(session.finish())[-1] == "response.done"
 
 
-def test_a_slot_that_nobody_waits_for_is_kept() -> None:
+def test_a_slot_that_nobody_waits_for_or_that_is_in_use_is_kept() -> None:
     session = begun()
     session.wait(10 * IDLE_S)
     assert session.has_slot
-
-
-def test_a_slot_in_use_is_kept() -> None:
-    session = begun()
     session.respond()
     session.wait(10 * IDLE_S, others_wait=True)
     assert session.has_slot
@@ -152,9 +139,7 @@ def test_no_slot_for_a_later_response_fails_it_alone() -> None:
     session.answer()
     session.wait(IDLE_S + 1.0, others_wait=True)
     session.client(CREATE)
-
     events = session.wait(8.0)
-
     assert told(events) == ["error:server_overloaded", "response.done"]
     assert events[-1]["response"]["status"] == "failed"
     assert not session.has_slot
@@ -165,8 +150,10 @@ def test_no_slot_for_a_later_response_fails_it_alone() -> None:
     assert told(events) == ["error:server_overloaded", "response.done"]
 
 
-def test_a_worker_that_leaves_is_left() -> None:
-    session = begun()
+def test_a_worker_that_leaves_is_left_once_it_does_nothing() -> None:
+    idle, session = begun(), begun()
+    idle.worker(GoingAway(10.0))
+    assert not idle.has_slot
     session.respond()
     session.worker(GoingAway(10.0))
     assert session.has_slot
@@ -174,19 +161,11 @@ def test_a_worker_that_leaves_is_left() -> None:
     assert not session.has_slot
 
 
-def test_a_worker_that_leaves_while_it_does_nothing_is_left_at_once() -> None:
-    session = begun()
-    session.worker(GoingAway(10.0))
-    assert not session.has_slot
-
-
 def test_an_hour_is_over() -> None:
     session = begun()
     expires_at = session.sent[0]["session"]["expires_at"]
-
     assert session.wait(3598.0) == []
     (answer,) = session.wait(3.0)
-
     assert session.now + 10_000 >= expires_at
     assert answer["error"]["code"] == "session_expired"
     assert "maximum duration of 60 minutes" in answer["error"]["message"]
@@ -207,13 +186,19 @@ def test_an_hour_is_over() -> None:
 def test_ends_from_outside(verdict: Verdict, code: str | None, close: int, reason: str) -> None:
     session = begun()
     session.respond()
-
     answers = session.do(session.dialect.ended(verdict))
-
     assert told(answers) == ([f"error:{code}"] if code else [])
     assert ended(session) == (close, reason)
-    assert session.dialect.held_bytes == 0
-    assert session.dialect.deadline is None
+
+    dialect = session.dialect
+    assert dialect.held_bytes == 0
+    assert dialect.deadline is None
+    assert dialect.text_frame(b"{}", session.now) == []
+    assert dialect.binary_frame(session.now) == []
+    assert dialect.detected([0.9] * 9, session.now) == []
+    assert dialect.tick(session.now + 1e6, True) == []
+    assert dialect.granted(session.now) == []
+    assert dialect.shut_down() == []
 
 
 def test_a_drain_tells_those_who_wait_to_come_back() -> None:
@@ -229,20 +214,6 @@ def test_a_flood_of_errors_is_the_end() -> None:
     answers = [session.client({"type": "session.dance"}) for _ in range(21)]
     assert told(answers[-1]) == ["error:rate_limit_exceeded"]
     assert ended(session) == (1008, "rate_limit_error.rate_limit_exceeded")
-
-
-def test_nothing_is_said_after_the_end() -> None:
-    session = begun()
-    session.respond()
-    session.do(session.dialect.ended(errors.SLOW))
-
-    dialect = session.dialect
-    assert dialect.text_frame(b"{}", session.now) == []
-    assert dialect.binary_frame(session.now) == []
-    assert dialect.detected([0.9] * 9, session.now) == []
-    assert dialect.tick(session.now + 1e6, True) == []
-    assert dialect.granted(session.now) == []
-    assert dialect.shut_down() == []
 
 
 def test_input_that_is_dropped_for_want_of_room_is_told_once() -> None:

@@ -1,12 +1,14 @@
 """Transcripts of what the user says: asked for, told, and part of the conversation from then on."""
 
 import numpy as np
+import pytest
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
     NativeConversation,
     RealtimeGaConversation,
     append,
+    message,
     told,
     update,
 )
@@ -37,43 +39,34 @@ def commit(session: RealtimeGaConversation, seconds: float = 1.0) -> str:
     return str(session.client(COMMIT)[0]["item_id"])
 
 
-def test_transcription_is_off_until_it_is_asked_for() -> None:
+def test_transcription_is_off_until_it_is_asked_for_and_echoed() -> None:
     session = manual(None)
     commit(session)
     assert session.transcribing == []
     assert session.sent[-4]["session"]["audio"]["input"]["transcription"] is None
+    for given in (ON, None):
+        (updated,) = session.client(update(audio={"input": {"transcription": given}}))
+        assert updated["session"]["audio"]["input"]["transcription"] == given
 
 
-def test_transcription_session_echoes_what_was_asked_for() -> None:
-    session = RealtimeGaConversation()
-    asked = session.begin(audio={"input": {"turn_detection": None, "transcription": ON}})
-    off = session.client(update(audio={"input": {"transcription": None}}))[-1]["session"]
-    assert asked["audio"]["input"]["transcription"] == ON
-    assert off["audio"]["input"]["transcription"] is None
-
-
-def test_transcription_committed_item_is_asked_for_with_its_audio() -> None:
-    session = manual()
+@pytest.mark.parametrize(("transcription", "model"), [(ON, ""), ({"model": "voxtral"}, "voxtral")])
+def test_transcription_committed_item_is_asked_for_with_its_audio_and_foreign_model(
+    transcription: Event, model: str
+) -> None:
+    session = manual(transcription)
     item_id = commit(session, 2.0)
     (item,) = session.transcribing
-    assert item.item_id == item_id
-    assert item.model == ""
+    assert (item.item_id, item.model) == (item_id, model)
     assert abs(np.frombuffer(item.audio, "<f4").size - 32_000) < 16
 
 
-def test_transcription_model_that_is_none_of_openai_is_asked_for_by_name() -> None:
-    session = manual({"model": "voxtral"})
-    commit(session)
-    assert session.transcribing[0].model == "voxtral"
-
-
-def test_transcription_deltas_and_completed_name_the_item() -> None:
+def test_transcription_deltas_and_completed_name_the_item_which_can_be_retrieved() -> None:
     session = manual()
     item_id = commit(session)
-
+    retrieve: Event = {"type": "conversation.item.retrieve", "item_id": item_id}
+    assert session.client(retrieve)[0]["item"]["content"][0]["transcript"] is None
     delta = session.transcribe(InputTranscriptDelta("how are", 0.0, 1.0))
     completed = session.transcribe(DONE)
-
     assert [(event["type"], event["item_id"], event["content_index"]) for event in delta + completed] == [
         (f"{KIND}.delta", item_id, 0),
         (f"{KIND}.completed", item_id, 0),
@@ -81,34 +74,17 @@ def test_transcription_deltas_and_completed_name_the_item() -> None:
     assert delta[0]["delta"] == "how are"
     assert completed[0]["transcript"] == "how are you"
     assert completed[0]["usage"] == {"type": "duration", "seconds": 1.0}
-
-
-def test_transcription_completed_is_in_the_retrieved_item() -> None:
-    session = manual()
-    item_id = commit(session)
-    retrieve: Event = {"type": "conversation.item.retrieve", "item_id": item_id}
-    assert session.client(retrieve)[0]["item"]["content"][0]["transcript"] is None
-
-    session.transcribe(DONE)
-    item = session.client(retrieve)[0]["item"]
-
-    assert item["content"][0]["transcript"] == "how are you"
-    assert item["content"][0]["audio"]
+    (part,) = session.client(retrieve)[0]["item"]["content"]
+    assert part["transcript"] == "how are you"
+    assert part["audio"]
 
 
 def test_transcription_failure_says_why_and_answers_go_on() -> None:
     session = manual()
     item_id = commit(session)
-
     (failed,) = session.transcribe(InputTranscriptFailed(TranscriptionCode.QUEUE_FULL, "no slot"))
-
-    assert (failed["type"], failed["item_id"]) == (f"{KIND}.failed", item_id)
-    assert failed["error"] == {
-        "type": "server_error",
-        "code": "queue_full",
-        "message": "no slot",
-        "param": None,
-    }
+    error = {"type": "server_error", "code": "queue_full", "message": "no slot", "param": None}
+    assert (failed["type"], failed["item_id"], failed["error"]) == (f"{KIND}.failed", item_id, error)
     assert told(session.answer())[-1] == "response.done"
 
 
@@ -141,18 +117,13 @@ def test_transcription_of_detected_turn_has_the_id_of_its_speech() -> None:
 
 
 def test_transcription_of_native_turn_is_told_the_next_session_of_the_model() -> None:
-    session = NativeConversation(
-        audio={"input": {"turn_detection": {"type": "semantic_vad"}, "transcription": ON}}
-    )
+    heard = {"turn_detection": {"type": "semantic_vad"}, "transcription": ON}
+    session = NativeConversation(audio={"input": heard})
     session.hear(SPEAKS, 1.0)
     session.hear(SILENT, 1.0)
     session.transcribe(DONE)
-    answer: Event = {"type": "output_text", "text": "fine"}
-    item: Event = {"type": "message", "role": "assistant", "content": [answer]}
-    session.client({"type": "conversation.item.create", "item": item})
-
+    session.client(message("fine", "assistant"))
     session.hear(SPEAKS, 1.0)
-
     assert session.configured[-1].setup.system_prompt.endswith("user: how are you\nassistant: fine")
 
 

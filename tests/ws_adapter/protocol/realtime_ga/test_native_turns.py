@@ -79,9 +79,7 @@ def test_update_after_a_spoken_turn_is_accepted_and_turns_stay_detected() -> Non
     session.begin()
     session.client(append(1.0))
     session.client({"type": "input_audio_buffer.commit"})
-
     updated = session.client(update(instructions="Be brief.", **SEMANTIC))
-
     assert updated[0]["session"]["instructions"] == "Be brief."
     assert detection(updated) == {
         "type": "server_vad",
@@ -95,24 +93,23 @@ def test_update_after_a_spoken_turn_is_accepted_and_turns_stay_detected() -> Non
 
 
 @pytest.mark.parametrize(
-    ("catalogue", "session"),
+    ("catalogue", "session", "given", "told_of"),
     [
-        ({"modes": frozenset({Mode.CHAT})}, {}),
-        ({"calls_tools": True}, {"tools": [WEATHER]}),
+        ({"modes": frozenset({Mode.CHAT})}, {}, {}, True),
+        ({"calls_tools": True}, {"tools": [WEATHER]}, {}, True),
+        ({}, {}, {"create_response": False, "interrupt_response": False}, False),
     ],
+    ids=["chats", "tools", "no response"],
 )
-def test_model_that_cannot_take_turns_so_has_them_detected(catalogue: Any, session: Any) -> None:
+def test_model_that_cannot_take_turns_so_has_them_detected(
+    catalogue: Any, session: Any, given: Any, told_of: bool
+) -> None:
     talk = RealtimeGaConversation(catalogue=catalogue_of(**catalogue))
     talk.grant()
-    assert detection(talk.client(update(**SEMANTIC, **session)))["type"] == "server_vad"
-
-
-def test_turns_that_are_not_to_be_answered_are_detected() -> None:
-    session = RealtimeGaConversation()
-    session.grant()
-    vad = {"type": "semantic_vad", "create_response": False, "interrupt_response": False}
-    echo = detection(session.client(update(audio={"input": {"turn_detection": vad}})))
-    assert (echo["type"], echo["create_response"], echo["interrupt_response"]) == ("server_vad", False, False)
+    vad = {"type": "semantic_vad", **given}
+    echo = detection(talk.client(update(audio={"input": {"turn_detection": vad}}, **session)))
+    assert echo["type"] == "server_vad"
+    assert (echo["create_response"], echo["interrupt_response"]) == (told_of, told_of)
 
 
 def test_model_goes_back_to_detected_turns_when_it_is_told_to() -> None:
@@ -130,10 +127,8 @@ def test_model_goes_back_to_detected_turns_when_it_is_told_to() -> None:
 
 def test_greeting_before_any_audio_is_a_turn_and_then_the_model_hears() -> None:
     session = NativeConversation(instructions="Be brief.")
-
     created = session.client({**CREATE, "response": {"instructions": "Greet the user."}})
     greeting = answer_typed(session, "Welcome!")
-
     assert told(created) == ["response.created"]
     assert told(greeting)[-1] == "response.done"
     assert session.turn.messages == (Message("system", ("Greet the user.",)),)
@@ -145,9 +140,7 @@ def test_replayed_history_is_told_the_model_before_it_hears() -> None:
     session = NativeConversation()
     session.client(message("My name is Ada."))
     session.client(message("Hello Ada.", "assistant"))
-
     session.second()
-
     (prompt,) = prompts(session)
     assert prompt.endswith("The conversation so far:\nuser: My name is Ada.\nassistant: Hello Ada.")
     assert not session.runs
@@ -157,9 +150,7 @@ def test_longest_history_is_told_in_its_latest_lines() -> None:
     session = NativeConversation()
     for i in range(60):
         session.client(message(f"{i} " + "x" * 500))
-
     session.second()
-
     (prompt,) = prompts(session)
     assert len(prompt) < 9_000
     assert "user: 59 " in prompt
@@ -174,7 +165,6 @@ def test_history_that_is_too_long_for_the_model_is_told_shorter(reason: Reason) 
     session.hear(seconds=1.2)
     assert session.fail(reason) == []
     session.grant()
-
     first, second = prompts(session)
     assert len(second) < len(first) / 2
     session.settle()
@@ -231,12 +221,10 @@ def test_speech_over_a_typed_answer_ends_it_and_is_heard_from_its_first_word() -
     session.settle()
     session.say("Once upon a time")
     begin = len(session.units)
-
     events = session.hear(SPEAKS, 1.0)
     session.finish(UnitEnd.CANCELLED)
     session.settle()
     session.hear(SPEAKS, 1.0)
-
     assert told(events)[0] == "input_audio_buffer.speech_started"
     assert events[-1]["response"]["status_details"]["reason"] == "turn_detected"
     assert audio_of(session, begin) >= 1.9
@@ -263,13 +251,12 @@ def test_later_instructions_hold_from_the_users_next_words() -> None:
     session = NativeConversation(instructions="Be brief.")
     session.second()
     begin = len(session.units)
-
+    assert told(session.client(update(instructions="Be brief.", **SEMANTIC))) == ["session.updated"]
     assert told(session.client(update(instructions="Sing."))) == ["session.updated"]
     assert prompts(session) == ["Be brief."]
     session.hear(SPEAKS, 1.0)
     session.settle()
     session.hear(SPEAKS, 1.0)
-
     assert prompts(session) == ["Be brief.", "Sing."]
     assert audio_of(session, begin) >= 1.9
 
@@ -280,11 +267,9 @@ def test_model_that_reads_while_it_listens_is_told_instructions_at_once() -> Non
     session.ready(text_purposes=frozenset({TextPurpose.INSTRUCTIONS}))
     session.settle()
     session.answer_unit()
-
     session.client(update(instructions="Sing."))
     session.client(message("It rains.", "system"))
     session.second()
-
     assert [text.text for unit in session.units for text in unit.texts] == ["Sing.", "It rains."]
     assert len(session.configured) == 1
 
@@ -292,10 +277,7 @@ def test_model_that_reads_while_it_listens_is_told_instructions_at_once() -> Non
 def test_answer_ends_at_max_output_tokens() -> None:
     session = NativeConversation(max_output_tokens=6)
     session.second(CHUNK, "Once upon")
-
-    events = session.second(CHUNK, " a time")
-
-    response = events[-1]["response"]
+    response = session.second(CHUNK, " a time")[-1]["response"]
     assert (response["status"], response["max_output_tokens"]) == ("incomplete", 6)
     assert response["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
     assert response["usage"]["output_token_details"]["text_tokens"] == 6
@@ -327,22 +309,24 @@ def test_muted_session_stays_while_nobody_waits() -> None:
     session.second()
     while session.unanswered:
         session.answer_unit()
-
     session.wait(3000.0)
-
     assert session.closed is None
     assert session.has_slot
     assert told(session.second(TURN, "Seven"))[-1] == "response.done"
 
 
-def test_muted_session_gives_its_slot_to_others_and_takes_one_when_it_is_unmuted() -> None:
-    session = NativeConversation()
-    session.second(TURN, "Seven.")
+def let_others_wait(session: NativeConversation) -> None:
+    """For minutes, while the model listens."""
     for _ in range(40):
         session.wait(10.0, others_wait=True)
         while session.unanswered:
             session.answer_unit()
 
+
+def test_muted_session_gives_its_slot_to_others_and_takes_one_when_it_is_unmuted() -> None:
+    session = NativeConversation()
+    session.second(TURN, "Seven.")
+    let_others_wait(session)
     assert not session.has_slot
     assert session.closed is None
     assert told(session.second(TURN, "Eight."))[-1] == "response.done"
@@ -353,11 +337,7 @@ def test_speech_that_was_not_answered_does_not_keep_the_slot() -> None:
     session = NativeConversation()
     session.hear(SPEAKS, 1.0)
     session.hear(0.0, 2.0)
-    for _ in range(40):
-        session.wait(10.0, others_wait=True)
-        while session.unanswered:
-            session.answer_unit()
-
+    let_others_wait(session)
     assert not session.has_slot
     assert session.closed is None
 
@@ -370,7 +350,6 @@ def test_upload_faster_than_real_time_loses_nothing() -> None:
     while session.unanswered:
         session.answer_unit()
         session.now += 1.0
-
     assert audio_of(session) == pytest.approx(60.0, abs=1.0)
     assert "error" not in told(session.sent)
 
@@ -422,10 +401,7 @@ def test_conversation_without_a_worker_is_told_so() -> None:
     session.finish()
     session.hear()
     assert session.dialect._answers.slot.hold is SlotPhase.WANTED
-
-    events = session.wait(10.0)
-
-    assert told(events) == ["error:server_overloaded"]
+    assert told(session.wait(10.0)) == ["error:server_overloaded"]
     assert session.closed is not None
 
 

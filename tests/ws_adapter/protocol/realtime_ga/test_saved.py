@@ -1,6 +1,7 @@
 """A Realtime session that another adapter goes on with equals one that was never disturbed."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,22 @@ from ws_adapter.protocol.core.transcription import InputTranscriptDelta, InputTr
 WHOLE_S = 22 * WINDOW / RATE_HZ
 """Whole windows of the detector, so that none waits for more when an adapter dies."""
 
-TRANSCRIBED = {"audio": {"input": {"turn_detection": None, "transcription": {"model": "whisper-1"}}}}
-
-
 KINDS = "item|resp|turn|conv|event"
 """Kinds of ids."""
+
+
+def begun(**session: Any) -> RealtimeGaConversation:
+    talk = RealtimeGaConversation()
+    talk.begin(**session)
+    return talk
+
+
+def asked(text: str = "Hello") -> RealtimeGaConversation:
+    """A session whose response is at the worker."""
+    talk = begun()
+    talk.client(message(text))
+    talk.respond()
+    return talk
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -61,8 +73,7 @@ def test_session_that_is_restored_after_any_step_goes_on_as_if_nothing_had_happe
 
 
 def test_items_with_clips_and_pictures_are_told_the_model_as_before() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     clip = {"type": "input_audio", "audio": sound(0.5)}
     session.client(message(role="user", content=[clip, {"type": "input_text", "text": "What is it?"}]))
     session.client(append(0.3))
@@ -70,26 +81,18 @@ def test_items_with_clips_and_pictures_are_told_the_model_as_before() -> None:
     session.answer("A sound.", output_modalities=["text"])
     session.client(message("And now?"))
     session.respond(output_modalities=["text"])
-    asked = session.turn
+    turn = session.turn
     session.finish()  # with nothing that would be another item
-
     session.move()
     session.respond(output_modalities=["text"])
-
-    assert session.turn == asked
+    assert session.turn == turn
 
 
 def test_answer_goes_on_behind_what_was_told_of_it() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
-    session.client(message())
-    session.respond()
+    session = asked()
     told = session.say("One, ")
-
     session.move()
-    told += session.say("two.")
-    told += session.finish()
-
+    told += session.say("two.") + session.finish()
     words = [event["delta"] for event in told if event["type"] == "response.output_audio_transcript.delta"]
     assert words == ["One, ", "two."]
     assert told[-1]["response"]["status"] == "completed"
@@ -97,14 +100,9 @@ def test_answer_goes_on_behind_what_was_told_of_it() -> None:
 
 
 def test_answer_of_which_something_was_told_fails_without_a_journal() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
-    session.client(message())
-    session.respond()
+    session = asked()
     session.say("One, ")
-
     told = session.move(has_journal=False)
-
     assert told[0]["type"] == "error"
     assert told[-1]["response"]["status"] == "failed"
     session.client(message())
@@ -115,32 +113,24 @@ def test_answer_of_which_something_was_told_fails_without_a_journal() -> None:
 
 
 def test_answer_of_which_nothing_was_told_is_asked_for_again_without_a_journal() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
-    session.client(message("Hello"))
-    session.respond()
-    asked = session.turn
-
+    session = asked()
+    turn = session.turn
     assert session.move(has_journal=False) == []
     session.grant()
     session.ready()
-
     assert len(session.runs) == 2
-    assert session.turn == asked
+    assert session.turn == turn
     session.say()
     assert session.finish()[-1]["response"]["status"] == "completed"
 
 
 def test_words_of_the_user_are_asked_for_again_and_told_once() -> None:
-    session = RealtimeGaConversation()
-    session.begin(**TRANSCRIBED)
+    session = begun(audio={"input": {"turn_detection": None, "transcription": {"model": "whisper-1"}}})
     session.client(append(1.0))
     session.client({"type": "input_audio_buffer.commit"})
     audio = session.transcribing[0].audio
     session.transcribe(InputTranscriptDelta("how are", 0.0, 0.5))
-
     session.move()
-
     (item,) = session.transcribing
     assert item.audio == audio
     told = session.transcribe(InputTranscriptDelta("how are you", 0.0, 1.0))
@@ -149,23 +139,18 @@ def test_words_of_the_user_are_asked_for_again_and_told_once() -> None:
 
 
 def test_settings_that_were_changed_hold_for_the_next_adapter() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     session.client(update(instructions="Sing.", max_output_tokens=7, tools=[]))
     before = session.sent[-1]["session"]
-
     session.move()
-
     session.client(update(instructions="Sing."))
     assert session.sent[-1]["session"] == before
 
 
 def test_state_that_is_torn_is_refused() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     session.client(message())
     state, blobs = save(session.dialect, session.now, has_journal=False)
-
     assert_torn_states_are_refused(session.new_dialect, state, blobs, session.now)
     with pytest.raises(ValueError):
         session.new_dialect().restore(state, dict.fromkeys(blobs, b"\xc1"), session.now)

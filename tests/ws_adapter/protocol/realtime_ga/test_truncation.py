@@ -23,14 +23,21 @@ COMMIT: Event = {"type": "input_audio_buffer.commit"}
 BYTES_PER_S = 4 * 16_000
 
 
-def talking(**session: Any) -> RealtimeGaConversation:
-    talk = RealtimeGaConversation()
+def talking(is_observed: bool = True, **session: Any) -> RealtimeGaConversation:
+    talk = RealtimeGaConversation(is_observed=is_observed)
     talk.begin(**session)
     return talk
 
 
 def retention(ratio: float) -> Event:
     return {"type": "retention_ratio", "retention_ratio": ratio}
+
+
+def type_many(talk: RealtimeGaConversation, count: int = MOST_ITEMS) -> None:
+    """The user writes so many items."""
+    for i in range(count):
+        talk.now += 1.0
+        talk.client(message(str(i)))
 
 
 def type_turn(talk: RealtimeGaConversation, text: str) -> str:
@@ -60,14 +67,10 @@ def clips_s(talk: RealtimeGaConversation) -> float:
 
 @pytest.mark.parametrize(("truncation", "left"), [("auto", 128), (retention(0.75), 192), (retention(0.0), 1)])
 def test_full_conversation_drops_its_oldest_items(truncation: Any, left: int) -> None:
-    talk = talking(truncation=truncation)
-    for i in range(MOST_ITEMS):
-        talk.now += 1.0
-        talk.client(message(str(i)))
-
+    talk = talking(is_observed=False, truncation=truncation)
+    type_many(talk)
     talk.client(message("last"))
     talk.answer()
-
     told_texts = [said.parts[0] for said in talk.turn.messages[1:]]
     assert told_texts == [*map(str, range(MOST_ITEMS - left, MOST_ITEMS)), "last"]
     assert "error" not in told(talk.sent)
@@ -77,10 +80,9 @@ def test_full_conversation_drops_the_oldest_clips_and_keeps_their_words() -> Non
     talk = talking()
     talk.client(message("Call me Ishmael.", "system"))
     transcribed = {"type": "input_audio", "transcript": "the first words", "audio": append(60.0)["audio"]}
-    talk.client(message() | {"item": {"type": "message", "role": "user", "content": [transcribed]}})
+    talk.client(message(content=[transcribed]))
     for _ in range(6):
         speak_turn(talk, 60.0)
-
     assert clips_s(talk) == pytest.approx(60.0 * 4, abs=1)
     parts = [said.parts for said in talk.turn.messages]
     assert ("Call me Ishmael.",) in parts
@@ -89,12 +91,11 @@ def test_full_conversation_drops_the_oldest_clips_and_keeps_their_words() -> Non
 
 
 def test_dropped_clip_is_not_sent_to_the_worker_again() -> None:
-    talk = talking()
+    talk = talking(is_observed=False)
     sent = []
-    for _ in range(30):
+    for _ in range(15):
         speak_turn(talk, 60.0)
         sent.append(clips_s(talk))
-
     assert max(sent) <= MOST_BYTES / BYTES_PER_S
     assert min(sent[6:]) >= MOST_BYTES / BYTES_PER_S * 0.4
 
@@ -107,24 +108,16 @@ def test_dropped_items_may_still_be_named_by_a_client() -> None:
     item_id = talk.say("Let me see.")[0]["item"]["id"]
     talk.call(id="call_early")
     talk.finish()
-    for i in range(MOST_ITEMS):
-        talk.now += 1.0
-        talk.client(message(str(i)))
+    type_many(talk)
 
-    cut = {
-        "type": "conversation.item.truncate",
-        "item_id": item_id,
-        "content_index": 0,
-        "audio_end_ms": 100,
-    }
-    assert told(talk.client(cut)) == ["conversation.item.truncated"]
+    place = {"item_id": item_id, "content_index": 0, "audio_end_ms": 100}
+    truncated = talk.client({"type": "conversation.item.truncate", **place})
+    assert told(truncated) == ["conversation.item.truncated"]
     added, _ = talk.client({**message("front"), "previous_item_id": item_id})
     assert added["previous_item_id"] is None
     output = {"type": "function_call_output", "call_id": "call_early", "output": "sun"}
-    assert told(talk.client({"type": "conversation.item.create", "item": output})) == [
-        "conversation.item.added",
-        "conversation.item.done",
-    ]
+    answers = talk.client({"type": "conversation.item.create", "item": output})
+    assert told(answers) == ["conversation.item.added", "conversation.item.done"]
     gone = {"type": "conversation.item.delete", "item_id": item_id}
     assert told(talk.client(gone)) == ["conversation.item.deleted"]
     (retrieved,) = talk.client({"type": "conversation.item.retrieve", "item_id": item_id})
@@ -132,17 +125,13 @@ def test_dropped_items_may_still_be_named_by_a_client() -> None:
 
 
 def test_answer_under_way_is_not_dropped() -> None:
-    talk = talking(truncation=retention(0.0))
+    talk = talking(is_observed=False, truncation=retention(0.0))
     talk.client(message("Hello"))
     talk.respond()
     item_id = talk.say("Once")[0]["item"]["id"]
-    for i in range(MOST_ITEMS + 10):
-        talk.now += 1.0
-        talk.client(message(str(i)))
-
+    type_many(talk, MOST_ITEMS + 10)
     assert talk.say(" upon a time")
     done = talk.finish()
-
     assert told(done)[-1] == "response.done"
     assert item_id in {event["item"]["id"] for event in done if event["type"] == "conversation.item.done"}
 
@@ -151,9 +140,7 @@ def test_nothing_is_dropped_with_truncation_disabled() -> None:
     talk = talking(truncation="disabled")
     ids = [speak_turn(talk, 60.0) for _ in range(6)]
     talk.client(append(60.0))
-
     (full,) = talk.client(COMMIT)
-
     assert full["error"]["code"] == "conversation_full"
     assert "24 MiB" in full["error"]["message"]
     talk.client({"type": "conversation.item.delete", "item_id": ids[0]})
@@ -161,15 +148,11 @@ def test_nothing_is_dropped_with_truncation_disabled() -> None:
 
 
 def test_conversation_may_be_disabled_and_enabled_while_it_is_full() -> None:
-    talk = talking(truncation="disabled")
-    for i in range(MOST_ITEMS):
-        talk.now += 1.0
-        talk.client(message(str(i)))
+    talk = talking(is_observed=False, truncation="disabled")
+    type_many(talk)
     assert told(talk.client(message("one more"))) == ["error:conversation_full"]
     assert told(talk.client({"type": "response.create"})) == ["error:conversation_full"]
-
     talk.client(update(truncation="auto"))
-
     assert told(talk.client(message("one more")))[0] == "conversation.item.added"
 
 
@@ -178,16 +161,8 @@ def test_item_that_never_fits_is_refused_and_nothing_is_dropped() -> None:
     talk.client(message("Hello"))
     talk.client(update(audio={"input": {"turn_detection": None}}))
     clip = {"type": "input_audio", "audio": append(200.0)["audio"]}
-    content = [clip, clip]
-
-    (answer,) = talk.client(
-        {
-            "type": "conversation.item.create",
-            "item": {"type": "message", "role": "user", "content": content},
-        }
-    )
+    (answer,) = talk.client(message(content=[clip, clip]))
     talk.answer()
-
     assert (answer["error"]["code"], answer["error"]["param"]) == ("invalid_value", "item")
     assert [said.parts for said in talk.turn.messages[1:]] == [("Hello",)]
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
@@ -58,15 +59,11 @@ def detection(session: Event) -> Event:
     return found
 
 
-def test_session_begins_with_turns_of_the_models_own() -> None:
+def test_session_begins_with_turns_of_the_models_own_and_audio_opens_one_of_frames() -> None:
     session = FrameConversation()
     created = session.sent[0]["session"]
     assert detection(created) == OWN
     assert "unsupported_fields" not in created
-
-
-def test_audio_opens_a_session_of_frames() -> None:
-    session = FrameConversation()
     session.frame()
     (opened,) = session.configured
     assert isinstance(opened.setup, SessionSetup)
@@ -85,23 +82,14 @@ def test_each_frame_of_a_turn_is_a_delta_of_80_ms() -> None:
     assert events[-1]["response"]["status"] == "completed"
 
 
-def test_speech_over_an_answer_is_left_to_a_model_that_yields() -> None:
+def test_speech_over_an_answer_is_left_to_a_model_that_yields_and_cancels_by_the_client_are_not() -> None:
     session = FrameConversation()
     session.frame(UnitEnd.CHUNK, "Once")
-    events: list[Event] = []
-    for _ in range(10):
-        events += session.frame(UnitEnd.CHUNK, " more", score=0.9)
-
+    events = [event for _ in range(10) for event in session.frame(UnitEnd.CHUNK, " more", score=0.9)]
     assert "input_audio_buffer.speech_started" in told(events)
     assert "response.done" not in told(events)
     assert not session.cancelled
-
-
-def test_client_can_interrupt_it() -> None:
-    session = FrameConversation()
-    session.frame(UnitEnd.CHUNK, "Once")
-    events = session.client({"type": "response.cancel"})
-    assert events[-1]["response"]["status"] == "cancelled"
+    assert session.client({"type": "response.cancel"})[-1]["response"]["status"] == "cancelled"
 
 
 def test_other_turn_detection_is_replaced_and_told() -> None:
@@ -138,23 +126,14 @@ def test_response_that_a_client_asks_for_fails_without_an_error() -> None:
     assert told(session.frame(UnitEnd.TURN, "Hello"))[-1] == "response.done"
 
 
-def test_typed_item_leaves_the_context_of_a_model_without_prompts_alone() -> None:
-    session = FrameConversation(reads_prompts=False)
+@pytest.mark.parametrize("reads_prompts", [True, False])
+def test_typed_item_reaches_a_model_that_reads_prompts_with_the_users_next_words(reads_prompts: bool) -> None:
+    session = FrameConversation(reads_prompts=reads_prompts)
     session.frame()
     session.client(message("My name is Ada."))
     for _ in range(10):
         session.frame(score=0.9)
-    assert len(session.configured) == 1
-
-
-def test_typed_item_reaches_a_model_that_reads_prompts_with_the_users_next_words() -> None:
-    session = FrameConversation()
-    session.frame()
-    session.client(message("My name is Ada."))
-    for _ in range(10):
-        session.frame(score=0.9)
-
-    assert len(session.configured) == 2
-    setup = session.configured[1].setup
-    assert isinstance(setup, SessionSetup)
-    assert "My name is Ada." in setup.system_prompt
+    setups = [opened.setup for opened in session.configured]
+    assert len(setups) == (2 if reads_prompts else 1)
+    assert isinstance(setups[-1], SessionSetup)
+    assert ("My name is Ada." in setups[-1].system_prompt) == reads_prompts

@@ -36,11 +36,6 @@ def runtime() -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
-def test_workload_listens_in_60_percent_of_its_units() -> None:
-    spoken = [workload.speaks(workload.place(workload.name(7, 0), unit)) for unit in range(1, 401)]
-    assert sum(spoken) == 160
-
-
 @torch.inference_mode()
 @long
 def test_scripted_sessions_say_six_words_and_a_whole_second_while_the_model_computes(runtime: Any) -> None:
@@ -71,22 +66,19 @@ def test_scripted_sessions_say_six_words_and_a_whole_second_while_the_model_comp
     assert meter.seconds > 0
 
 
-def test_units_that_are_answered_late_or_never_are_misses() -> None:
-    units = [
-        Unit(10.0, 10.1, 10.2),
-        Unit(11.0, 11.5, 12.1),
-        Unit(12.0),
-        Unit(13.0, 13.1, 13.4, words=6, codes=25),
-    ]
-    tally = Tally(2, units, Spent(2.0, 1.5, 1.0), seconds=4.0)
+def test_workload_listens_in_60_percent_of_its_units() -> None:
+    spoken = [workload.speaks(workload.place(workload.name(7, 0), unit)) for unit in range(1, 401)]
+    assert sum(spoken) == 160
+    assert workload.place(Conversation(3, 39, [])._id, 2) == 0, "a conversation knows itself by its phase"
 
+
+def test_units_that_are_answered_late_or_never_are_misses() -> None:
+    units = [Unit(10.0, 10.1, 10.2), Unit(11.0, 11.5, 12.1), Unit(12.0)]
+    units.append(Unit(13.0, 13.1, 13.4, words=6, codes=25))
+    tally = Tally(2, units, Spent(2.0, 1.5, 1.0), seconds=4.0)
     assert tally.misses == 0.5
     assert math.isinf(tally.percentile_ms(0.99))
     assert row(tally, 1) == (2, 1, 4, 0.5, pytest.approx(1100), math.inf, 0.25, 6, 25, 0.5, 500, 0)
-
-
-def test_a_conversation_knows_itself_by_its_phase() -> None:
-    assert workload.place(Conversation(3, 39, [])._id, 2) == 0
 
 
 def test_a_crowd_whose_session_fails_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:

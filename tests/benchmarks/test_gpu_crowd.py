@@ -36,20 +36,19 @@ def tried(sessions: int, *, holds: int) -> Trial:
 def test_the_largest_crowd_that_is_in_time_is_found_to_within_a_step(
     holds: int, most: int, found: int | None
 ) -> None:
-    trials = largest(lambda sessions: tried(sessions, holds=holds), first=8, most=most, step=2)
+    def attempt(sessions: int) -> Trial:
+        return tried(sessions, holds=holds)
+
+    trials = largest(attempt, first=8, most=most, step=2)
     best = Row(Way(sees=False, slides=False), most, trials).best
     assert (best.sessions if best else None) == found
     assert len({it.sessions for it in trials}) == len(trials) <= 12
+    assert [it.sessions for it in largest(attempt, 8, 100, 2, is_late=lambda: True)] == [8]
 
 
 def test_a_unit_without_an_answer_is_late() -> None:
     units = [Unit(10.0, 10.1, 10.2), Unit(11.0, 11.1, 12.5), Unit(12.0), Unit(13.0, 13.1, 13.9)]
     assert trial(2, units).missed == 0.5
-
-
-def test_a_search_that_is_late_tells_what_it_has_found() -> None:
-    trials = largest(lambda sessions: tried(sessions, holds=64), 8, 100, 2, is_late=lambda: True)
-    assert [it.sessions for it in trials] == [8]
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +106,10 @@ def test_journal_finds_trials_of_the_same_settings_alone(tmp_path: Path) -> None
     path, way = tmp_path / "trials.jsonl", Way(sees=False, slides=True)
     kept = replace(tried(4, holds=8), phases=(Phase("hear", 1.0, 2.0, 3.0),))
     Journal(path, {"seconds": 20}).attempt(way, 4, lambda sessions: kept)
-
-    assert Journal(path, {"seconds": 20}).find(way, 4) == kept
-    assert Journal(path, {"seconds": 20}).find(way, 5) is None
-    assert Journal(path, {"seconds": 20}).find(Way(sees=True, slides=True), 4) is None
+    journal = Journal(path, {"seconds": 20})
+    assert journal.find(way, 4) == kept
+    assert journal.find(way, 5) is None
+    assert journal.find(Way(sees=True, slides=True), 4) is None
     assert Journal(path, {"seconds": 10}).find(way, 4) is None
 
 
@@ -119,28 +118,21 @@ def test_journal_leaves_out_a_line_that_was_cut_off(tmp_path: Path) -> None:
     for sessions in (4, 5):
         Journal(path, {}).attempt(way, sessions, lambda sessions: tried(sessions, holds=8))
     path.write_text(path.read_text()[:-20])
-
     assert len(Journal(path, {})) == 1
     Journal(path, {}).attempt(way, 5, lambda sessions: tried(sessions, holds=8))
     assert len(Journal(path, {})) == 2
 
 
-@pytest.fixture(scope="module")
-def units(folder: Path) -> list[Unit]:
+def test_sessions_speak_and_listen_as_the_workload_says(folder: Path) -> None:
     """Two seconds of two sessions, one of which speaks, after three that were not timed."""
     worker = Worker(folder, "cpu", "float32", 512, most=2)
     try:
-        way = Way(sees=True, slides=False)
-        crowd = Crowd(worker, (LISTENS - 2, 0), way.window, sees=way.sees, seed=1)
+        crowd = Crowd(worker, (LISTENS - 2, 0), Way(sees=True, slides=False).window, sees=True, seed=1)
         crowd.age(3)
-        found = crowd.converse(2.0)
+        units = crowd.converse(2.0)
         crowd.close()
-        return found
     finally:
         worker.close()
-
-
-def test_sessions_speak_and_listen_as_the_workload_says(units: list[Unit]) -> None:
     assert [unit.speaks for unit in units] == [True, True, False, False]
     assert all(unit.due <= unit.first <= unit.done < float("inf") for unit in units)
     assert {unit.speech_tokens for unit in units if unit.speaks} == {25}

@@ -31,23 +31,25 @@ OPTIONS = AdapterOptions(("127.0.0.1:1",))
 MIB = 2**20
 
 
+QUIET = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0)
+SLOW = Side([Unit(0.0, 0.2)], 1.5, 1.25, 1.0)
+DEAD = Side([Unit(0.0)], 1.5, 1.25, 1.0)
+
+
 @long
 @pytest.mark.timeout(400)
 def test_a_short_run_finds_figures_of_an_attack() -> None:
-    names = ["deepest-json"]
-    command = [sys.executable, "-m", "benchmarks.neighbours", "--short", "--json", *names]
-
+    command = [sys.executable, "-m", "benchmarks.neighbours", "--short", "--json", "deepest-json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=380)
-
     found = json.loads(done.stdout)
-    assert [row["attack"] for row in found["rows"]] == names
-    for row in found["rows"]:
-        assert row["p99 quiet, ms"] > 0
-        assert row["p99 attacked, ms"] > 0
-        assert 0 < row["times"] < math.inf
-        assert 0 <= row["goodput attacked"] <= 1
-        assert "NOT WHAT WAS EXPECTED" not in row["what attackers were told"]
-        assert "ENDED" not in row["what attackers were told"]
+    (row,) = found["rows"]
+    assert row["attack"] == "deepest-json"
+    assert row["p99 quiet, ms"] > 0
+    assert row["p99 attacked, ms"] > 0
+    assert 0 < row["times"] < math.inf
+    assert 0 <= row["goodput attacked"] <= 1
+    assert "NOT WHAT WAS EXPECTED" not in row["what attackers were told"]
+    assert "ENDED" not in row["what attackers were told"]
     assert {goal["at_most"] for goal in found["goals"]} == {True, False}
     assert found["short"]
 
@@ -113,8 +115,7 @@ def test_shares_and_percentiles_count_what_was_not_answered() -> None:
 
 
 def test_who_answers_nobody_misses_both_goals() -> None:
-    quiet, dead = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0), Side([Unit(0.0)], 1.0, 1.0, 1.0)
-    found = figures.report([Outcome(ATTACKS["pings"], quiet, dead, Counter(), ())], "command")
+    found = figures.report([Outcome(ATTACKS["pings"], QUIET, DEAD, Counter(), ())], "command")
     assert [goal.is_met for goal in found.goals] == [False, False]
 
 
@@ -123,18 +124,14 @@ def test_the_page_has_a_section_of_neighbours_once_they_are_measured(
 ) -> None:
     monkeypatch.setattr(document, "DOCUMENT", tmp_path / "performance.md")
     monkeypatch.setattr(document, "NEIGHBOURS", tmp_path / "neighbours.json")
-    monkeypatch.setattr(document, "KERNELS", tmp_path / "none")
-    monkeypatch.setattr(document, "VLLM", tmp_path / "none")
-    monkeypatch.setattr(document, "CROWD", tmp_path / "none")
-    monkeypatch.setattr(document, "DISPATCH", tmp_path / "none")
-    quiet, attacked = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0), Side([Unit(0.0, 0.2)], 1.5, 1.25, 1.0)
-    outcomes = [
-        Outcome(ATTACKS["nobody"], quiet, replace(attacked, units=[Unit(0.0)]), Counter(nothing=1), ()),
-        Outcome(ATTACKS["pings"], quiet, attacked, Counter({"closed 1008": 3}), ()),
-    ]
+    for other in ("KERNELS", "VLLM", "CROWD", "DISPATCH"):
+        monkeypatch.setattr(document, other, tmp_path / "none")
     document.write()
     without = (tmp_path / "performance.md").read_text()
-
+    outcomes = [
+        Outcome(ATTACKS["nobody"], QUIET, DEAD, Counter(nothing=1), ()),
+        Outcome(ATTACKS["pings"], QUIET, SLOW, Counter({"closed 1008": 3}), ()),
+    ]
     figures.report(outcomes, "command").write(is_short=False, folder=tmp_path)
     document.write()
 
@@ -146,20 +143,15 @@ def test_the_page_has_a_section_of_neighbours_once_they_are_measured(
 
 
 def test_attacks_are_within_the_limits_that_they_reach() -> None:
-    frame = OPTIONS.max_message_mib * MIB
     chat = OPTIONS.max_chat_message_mib * MIB
-    for text in (
-        *(make() for make in (frames.garbage, frames.depth, frames.commas, frames.values)),
-        *(make() for make in (pictures.filled, pictures.largest)),
-        *(make() for make in (voices.empty_chunks, voices.longest, recordings.album)),
-    ):
-        assert len(text) <= frame
+    makers = [frames.garbage, frames.depth, frames.commas, frames.values, pictures.filled, pictures.largest]
+    for make in (*makers, voices.empty_chunks, voices.longest, recordings.album):
+        assert len(make()) <= OPTIONS.max_message_mib * MIB
     assert 0.9 * chat < len(chats.largest_text()) <= chat
     assert 0.7 * chat < len(chats.largest_clips()) <= chat
     for picture in json.loads(pictures.largest())["input"]["video_frames"]:
         assert read_frame(picture, "picture")
-    voice = read_wav(_voice(voices.longest()), "voice")
-    assert voice.seconds == LONGEST_S
+    assert read_wav(_voice(voices.longest()), "voice").seconds == LONGEST_S
     assert _voice(voices.empty_chunks()).count(b"junk") == voices.CHUNKS
 
 
@@ -169,17 +161,16 @@ def _voice(event: str) -> bytes:
 
 
 def test_an_attack_measured_again_takes_the_place_of_its_row(tmp_path: Path) -> None:
-    quiet, slow = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0), Side([Unit(0.0, 0.2)], 1.5, 1.25, 1.0)
-    first = [Outcome(ATTACKS[name], quiet, slow, Counter(), ()) for name in ("nobody", "pings", "events")]
+    def renewed(outcome: Outcome) -> Any:
+        figures.renew([replace(outcome, attacked=QUIET)], "another", tmp_path)
+        return json.loads((tmp_path / "neighbours.json").read_text())
+
+    first = [Outcome(ATTACKS[name], QUIET, SLOW, Counter(), ()) for name in ("nobody", "pings", "events")]
     figures.report(first, "command").write(is_short=False, folder=tmp_path)
-
-    figures.renew([replace(first[1], attacked=quiet)], "another", tmp_path)
-    renewed = json.loads((tmp_path / "neighbours.json").read_text())
-    assert [line["times"] for line in renewed["rows"]] == [2.0, 1.0, 2.0]
-    assert [goal["met"] for goal in renewed["goals"]] == [False, True]
-    assert "(events)" in renewed["goals"][0]["name"]
-
-    figures.renew([replace(first[2], attacked=quiet)], "another", tmp_path)
-    renewed = json.loads((tmp_path / "neighbours.json").read_text())
-    assert [goal["met"] for goal in renewed["goals"]] == [True, True]
-    assert renewed["title"].endswith("; again: `another`; again: `another`")
+    found = renewed(first[1])
+    assert [line["times"] for line in found["rows"]] == [2.0, 1.0, 2.0]
+    assert [goal["met"] for goal in found["goals"]] == [False, True]
+    assert "(events)" in found["goals"][0]["name"]
+    found = renewed(first[2])
+    assert [goal["met"] for goal in found["goals"]] == [True, True]
+    assert found["title"].endswith("; again: `another`; again: `another`")

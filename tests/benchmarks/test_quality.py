@@ -13,7 +13,7 @@ from benchmarks.quality import chat
 from benchmarks.quality.__main__ import put
 from benchmarks.quality.chat import Asked, ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Utterance, Written, distance
-from benchmarks.quality.report import CHAT_BARS, ChatRow, DictationRow, Measured, tables
+from benchmarks.quality.report import CHAT_BARS, ChatRow, DictationRow, tables
 from benchmarks.quality.scoring import Score, Turn
 
 
@@ -53,10 +53,8 @@ def test_a_conversation_asks_held_out_questions_and_has_no_more_than_three() -> 
     assert {split_of(question.exchange.question) for question in asked} == {Split.HELD_OUT}
     assert len({question.exchange.intent for question in asked}) == 14
 
-
-def test_the_same_seed_asks_the_same() -> None:
     first, second = (chat.talks(ChatCondition.PICTURE, 6, seed=2) for _ in range(2))
-    assert first == second
+    assert first == second, "the same seed asks the same"
     assert all(question.parts[0].image.data for talk in first for question in talk.asked)
 
 
@@ -90,20 +88,15 @@ def test_only_the_exact_answer_is_right_and_a_missed_bar_is_named() -> None:
 def test_there_is_a_table_for_each_kind_of_row() -> None:
     written = Written()
     written.add(utterance(Intent.NAME, "who are you"), "who are you")
-    rows: list[Measured] = [
-        ChatRow(ChatCondition.CLIP, Score()),
-        DictationRow(DictationCondition.UNSEEN, written),
-    ]
-    text = tables(rows)
+    text = tables([ChatRow(ChatCondition.CLIP, Score()), DictationRow(DictationCondition.UNSEEN, written)])
     assert "| chat: clips | 0 | 0.000 |  |" in text
     assert "| transcription: unseen voices | 1 | 3 | 0.000 | 0.000 |" in text
 
 
 def test_figures_take_the_place_of_those_of_their_condition(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    path.write_text(
-        json.dumps([{"condition": "plain", "right": 0.9}, {"condition": "chat: clips", "right": 0}])
-    )
+    kept = [{"condition": "plain", "right": 0.9}, {"condition": "chat: clips", "right": 0}]
+    path.write_text(json.dumps(kept))
     put(path, [ChatRow(ChatCondition.CLIP, Score()), ChatRow(ChatCondition.TEXT, Score())])
     rows = json.loads(path.read_text())
     assert [row["condition"] for row in rows] == ["plain", "chat: text", "chat: clips"]

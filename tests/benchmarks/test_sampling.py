@@ -22,9 +22,7 @@ def test_one_by_one_and_in_one_pass_the_likeliest_are_the_same() -> None:
     sampler = TextSampler(special, forbidden, Noise(1))
     for token in alone.history:
         sampler.decided(token, GREEDY)
-
     theirs = [alone.duplex(row, GREEDY) for row in scores]
-
     assert choose_by_rows(scores, [sampler.draw(GREEDY)] * 8) == theirs
 
 

@@ -38,12 +38,8 @@ def test_what_a_process_does_on_its_own_is_on_the_way_of_no_unit() -> None:
     at_rest = [call(0.5, "clock"), call(0.6, "worker"), call(0.7, "channel", by="worker")]
     at_work = [call(10.1, "socket"), call(10.2, "clock"), call(10.3, "engine", thread="engine")]
     at_work += [call(10.4, "clock", by="engine", thread="engine"), call(10.5, "worker")]
-    at_work += [
-        call(10.51, "channel", by="worker"),
-        call(10.52, "channel"),
-        call(10.53, "session", by="channel"),
-    ]
-
+    at_work += [call(10.51, "channel", by="worker"), call(10.52, "channel")]
+    at_work += [call(10.53, "session", by="channel")]
     (mine,) = caused(at_rest + at_work, [UNIT], [REST])
     assert [it.module for it in mine] == ["socket", "engine", "clock", "channel", "session"]
 
@@ -65,16 +61,9 @@ def test_modules_stand_in_the_order_in_which_units_reach_them() -> None:
 
 def test_each_kind_of_unit_has_a_way_through_both_processes() -> None:
     answers = "ws_adapter.worker.transport.call"
-    adapter = [
-        call(10.1, "in"),
-        call(10.2, answers),
-        call(11.1, "in"),
-        call(11.2, answers),
-        call(11.3, "out"),
-    ]
+    adapter = [call(10.1, "in"), call(10.2, answers), call(11.1, "in"), call(11.2, answers)]
     worker = [call(10.15, "listen"), call(11.15, "speak")]
-
-    found = legs([UNIT, NEXT], [REST], adapter, worker)
+    found = legs([UNIT, NEXT], [REST], [*adapter, call(11.3, "out")], worker)
     assert [[leg.way.modules for leg in found[kind]] for kind in Kind] == [
         [("in",), ("listen",), (answers,)],
         [("in",), ("speak",), (answers, "out")],
@@ -104,7 +93,6 @@ def test_page_quotes_modules_that_there_are() -> None:
     text = document.DOCUMENT.read_text().partition("<!-- benchmarks.walk -->")[2].partition("<!-- end -->")[0]
     quoted = re.findall(r"^- \*\*.*?: (\d+) modules.*\n  (.*)$", text, re.MULTILINE)
     modules = repository().files.keys()
-
     assert len(quoted) == 6
     for count, names in quoted:
         found = re.findall(r"`([\w.]+)`", names)
@@ -141,10 +129,8 @@ async def test_who_only_hands_on_what_another_waits_for_is_called_once() -> None
         await task
     finally:
         sys.setprofile(None)
-
-    noted = [
-        code.co_name for _, _, _, code in recorder.calls if code.co_name in ("session", "reader", "told")
-    ]
+    names = [code.co_name for _, _, _, code in recorder.calls]
+    noted = [name for name in names if name in ("session", "reader", "told")]
     assert noted == ["session", "reader", "reader", "told", "reader", "told"]
 
 

@@ -98,9 +98,7 @@ def test_one_click_on_an_example_is_enough_and_a_pause_sends_nothing(page: Watch
 def test_make_it_listen_stops_the_answer_at_once_and_says_so(page: Watched) -> None:
     page.ask("joke")
     page.expect_state("speaking")
-
     page.page.locator("#force-listen").click()
-
     page.expect_state("listening")
     expect(page.page.locator("#timeline .cut")).to_have_text("— interrupted")
     assert not page.page.locator("#timeline .model .said").last.inner_text().endswith("it")

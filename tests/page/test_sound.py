@@ -55,7 +55,6 @@ def resampled(page: Watched, tone: int, rate: int, seconds: int) -> NDArray[np.f
 @pytest.mark.sample("48000")
 def test_resampler_keeps_a_tone_and_counts_exactly(page: Watched, rate: int) -> None:
     out = resampled(page, 1000, rate, seconds=10)
-
     assert len(out) == 160_000
     settled = out[1000:-1000]
     turns = 2 * np.pi * 1000 * np.arange(len(settled)) / 16_000
@@ -104,9 +103,7 @@ def test_start_buffer_delays_the_first_sound_by_what_is_set(page: Watched, start
 
 def test_gap_within_an_answer_is_counted_and_filled_again(page: Watched) -> None:
     steps = (say(0.3), wait(0.5), say(0.1), wait(0.1), say(0.2), wait(0.1), tell(ended=True), wait(0.5))
-
     heard, told = play(page, *steps)
-
     assert told[1]["underruns"] == 1
     assert told[1]["isPlaying"] is False
     assert seconds_heard(heard[1]) == pytest.approx(0.3, abs=0.002)

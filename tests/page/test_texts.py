@@ -98,7 +98,6 @@ def test_page_and_client_fit_the_published_events() -> None:
         timeout=PATIENCE_S,
         check=False,
     )
-
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

@@ -47,23 +47,14 @@ def is_there(word: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_a_page_names_exist(page: Path) -> None:
-    ours = rf"(?:{'|'.join(OURS)})/[\w./*-]*|[\w./*-]+\.py"
-    named = {word for word in quoted(page) if re.fullmatch(ours, word)}
-    assert [word for word in sorted(named) if not is_there(word)] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_modules_that_a_page_names_exist(page: Path) -> None:
-    """`package.module`, or `package.module.name` where the module is told by what follows it."""
-    named = {
-        word
-        for word in quoted(page)
-        if re.fullmatch(r"(ws_adapter|inference_service|antiphon_\w+|benchmarks|tests)(\.\w+)+", word)
-    }
-    homes = {word: {word, word.rpartition(".")[0]} for word in named}
-
-    assert [word for word in sorted(named) if not homes[word] & modules() - {*PACKAGES}] == []
+def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
+    """A module as `package.module`, or `package.module.name` where it is told by what follows it."""
+    files = rf"(?:{'|'.join(OURS)})/[\w./*-]*|[\w./*-]+\.py"
+    dotted = r"(ws_adapter|inference_service|antiphon_\w+|benchmarks|tests)(\.\w+)+"
+    words = set(quoted(page))
+    assert [word for word in sorted(words) if re.fullmatch(files, word) and not is_there(word)] == []
+    named = {word: {word, word.rpartition(".")[0]} for word in words if re.fullmatch(dotted, word)}
+    assert [word for word, homes in named.items() if not homes & modules() - {*PACKAGES}] == []
 
 
 def anchors(page: Path) -> set[str]:
@@ -81,7 +72,6 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         if not there.exists() or (anchor and anchor not in anchors(there)):
             lost.append(f"{target}#{anchor}")
-
     assert lost == []
 
 
@@ -99,7 +89,6 @@ def test_files_that_an_addition_touched_speak_of_it(section: str) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text().partition(f"### {section}: ")[2].partition("\n#")[0]
     files = re.findall(r"`(\w[\w./-]*/[\w./-]*)`", text)
     assert len(files) >= 5
-
     for name in files:
         if "for the worker" not in text.partition(f"`{name}`")[0].rpartition("\n")[2]:
             said = [it.read_text() for it in sorted((ROOT / name).glob("*.*"))] or [(ROOT / name).read_text()]
@@ -111,14 +100,9 @@ def test_files_that_an_addition_touched_speak_of_it(section: str) -> None:
 
 def test_a_file_that_has_moved_is_missed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(
-        "See `ws_adapter/app.py (the command)`, `ws_adapter/gone.py`, `tests/gone/` and `app.py`."
-    )
-
-    assert [word for word in quoted(page) if "/" in word and not is_there(word)] == [
-        "ws_adapter/gone.py",
-        "tests/gone/",
-    ]
+    page.write_text("`ws_adapter/app.py (the command)`, `ws_adapter/gone.py`, `tests/gone/` and `app.py`.")
+    missed = [word for word in quoted(page) if "/" in word and not is_there(word)]
+    assert missed == ["ws_adapter/gone.py", "tests/gone/"]
     assert is_there("protocol/core/machine.py")
     assert is_there("ws_adapter/protocol/*/*_events.py")
     assert not is_there("core/gone.py")

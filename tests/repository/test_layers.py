@@ -26,11 +26,10 @@ def subpackages(package: str) -> Subpackages:
     return Subpackages(repository(), package)
 
 
-def test_every_room_has_a_line_in_the_table(subpackages: Subpackages, package: str) -> None:
+def test_every_room_has_a_line_in_the_table_and_imports_go_down(
+    subpackages: Subpackages, package: str
+) -> None:
     assert subpackages.unlisted(layers(package)) == []
-
-
-def test_imports_go_down(subpackages: Subpackages, package: str) -> None:
     assert subpackages.upward(layers(package)) == []
 
 
@@ -39,11 +38,10 @@ def test_no_circle_of_folders_or_modules(subpackages: Subpackages) -> None:
     assert circle(subpackages.module_graph()) == ""
 
 
-def test_folders_are_neither_crowded_nor_empty(subpackages: Subpackages) -> None:
+def test_folders_are_neither_crowded_nor_empty_and_say_in_one_sentence_what_is_in_them(
+    subpackages: Subpackages,
+) -> None:
     assert subpackages.crowded() == []
-
-
-def test_folders_say_in_one_sentence_what_is_in_them(subpackages: Subpackages) -> None:
     assert subpackages.silent() == []
 
 
@@ -52,17 +50,13 @@ def test_folders_say_in_one_sentence_what_is_in_them(subpackages: Subpackages) -
 TABLE: Layers = [["app"], ["upper", "beside"], ["lower"]]
 
 
+FOLDERS = ("upper", "beside", "lower")
+
+
 def house(folder: Path, sources: Mapping[str, str] = MappingProxyType({})) -> Subpackages:
     """A package with two modules in each of three folders, and `sources` besides."""
-    files = {
-        f"{subpackage}/{module}": ""
-        for subpackage in ("upper", "beside", "lower")
-        for module in ("one", "two")
-    }
-    files |= {
-        f"{subpackage}/__init__": f'"""The {subpackage} subpackage."""'
-        for subpackage in ("upper", "beside", "lower")
-    }
+    files = {f"{name}/{module}": "" for name in FOLDERS for module in ("one", "two")}
+    files |= {f"{name}/__init__": f'"""The {name} subpackage."""' for name in FOLDERS}
     files |= {"__init__": '"""A house."""', "app": "from box.upper import one"}
     for name, source in (files | dict(sources)).items():
         file = folder / f"{name}.py"
@@ -71,18 +65,30 @@ def house(folder: Path, sources: Mapping[str, str] = MappingProxyType({})) -> Su
     return Subpackages(SourceTree({"box": folder}), "box")
 
 
-def faults(subpackages: Subpackages) -> list[str]:
-    found = (
-        subpackages.unlisted(TABLE) + subpackages.upward(TABLE) + subpackages.crowded() + subpackages.silent()
-    )
-    circles = [circle(subpackages.graph()), circle(subpackages.module_graph())]
-    return [*found, *filter(None, circles)]
+def faults(house: Subpackages) -> list[str]:
+    found = house.unlisted(TABLE) + house.upward(TABLE) + house.crowded() + house.silent()
+    return [*found, *filter(None, [circle(house.graph()), circle(house.module_graph())])]
 
 
-def test_checker_leaves_a_tidy_house_alone(tmp_path: Path) -> None:
-    assert (
-        faults(house(tmp_path, {"upper/one": "from box.lower.two import X\nfrom box.upper import two"})) == []
-    )
+@pytest.mark.parametrize(
+    ("file", "source", "found"),
+    [
+        ("upper/one", "from box.lower.two import X\nfrom box.upper import two", []),
+        (
+            "upper/one",
+            "import box.beside.two",
+            ["box.upper.one imports box.beside.two in line 1: beside stands beside upper"],
+        ),
+        (
+            "__init__",
+            '"""A house."""\nfrom box.lower.one import X',
+            ["box/__init__ has no line in layers.toml"],
+        ),
+    ],
+    ids=["tidy", "import of a neighbour", "import by the package"],
+)
+def test_checker_sees_untidy_houses_alone(tmp_path: Path, file: str, source: str, found: list[str]) -> None:
+    assert faults(house(tmp_path, {file: source})) == found
 
 
 @pytest.mark.parametrize(
@@ -103,18 +109,6 @@ def test_checker_sees_an_upward_import_wherever_it_stands(tmp_path: Path, source
     assert found.endswith(": upper stands above lower")
 
 
-def test_checker_sees_an_import_of_a_neighbour_on_the_same_line(tmp_path: Path) -> None:
-    assert faults(house(tmp_path, {"upper/one": "import box.beside.two"})) == [
-        "box.upper.one imports box.beside.two in line 1: beside stands beside upper"
-    ]
-
-
-def test_checker_sees_what_imports_the_package_itself(tmp_path: Path) -> None:
-    assert faults(house(tmp_path, {"__init__": '"""A house."""\nfrom box.lower.one import X'})) == [
-        "box/__init__ has no line in layers.toml"
-    ]
-
-
 def test_checker_sees_circles_of_folders_that_no_modules_close(tmp_path: Path) -> None:
     subpackages = house(tmp_path, {"upper/one": "import box.lower.one", "lower/two": "import box.upper.two"})
     assert circle(subpackages.graph()) in (
@@ -125,25 +119,21 @@ def test_checker_sees_circles_of_folders_that_no_modules_close(tmp_path: Path) -
 
 
 def test_checker_sees_circles_of_modules_in_one_folder(tmp_path: Path) -> None:
-    (found,) = faults(
-        house(tmp_path, {"lower/one": "import box.lower.two", "lower/two": "from . import one"})
-    )
+    sources = {"lower/one": "import box.lower.two", "lower/two": "from . import one"}
+    (found,) = faults(house(tmp_path, sources))
     assert sorted(set(found.split(" imports "))) == ["box.lower.one", "box.lower.two"]
 
 
-def test_checker_sees_crowded_and_empty_folders(tmp_path: Path) -> None:
+def test_checker_sees_crowded_empty_and_lost_folders(tmp_path: Path) -> None:
     more = {f"lower/module{i}": "" for i in range(MOST - 1)}
     subpackages = house(tmp_path, {**more, "attic/one": "", "attic/__init__": '"""Nearly nothing."""'})
-
     assert subpackages.crowded() == [
         "box.attic has 1 modules and folders, fewer than 2",
         "box.lower has 16 modules, more than 15",
     ]
     assert subpackages.unlisted(TABLE) == ["box/attic has no line in layers.toml"]
-
-
-def test_checker_sees_rooms_that_are_gone(tmp_path: Path) -> None:
-    assert house(tmp_path).unlisted([*TABLE, ["cellar"]]) == ["layers.toml names cellar, which box has not"]
+    listed = [*TABLE, ["attic"], ["cellar"]]
+    assert subpackages.unlisted(listed) == ["layers.toml names cellar, which box has not"]
 
 
 @pytest.mark.parametrize("docstring", ["", '"""Subpackages"""', '"""One thing. And another."""'])

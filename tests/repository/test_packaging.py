@@ -18,27 +18,21 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
 PACKAGES = (
-    *("clients/python/antiphon", "clients/python/antiphon_command", "antiphon_service"),
-    *("antiphon_training", "ws_adapter", "inference_service"),
+    "clients/python/antiphon clients/python/antiphon_command antiphon_service antiphon_training "
+    "ws_adapter inference_service"
+).split()
+HEAVY = set(
+    "torch transformers tokenizers safetensors msgspec pybase64 soxr soundfile sounddevice cffi "
+    "opentelemetry prometheus_client tornado threadpoolctl".split()
 )
-HEAVY = {
-    *("torch", "transformers", "tokenizers", "safetensors", "msgspec", "pybase64", "soxr"),
-    *("soundfile", "sounddevice", "cffi"),
-    *("opentelemetry", "prometheus_client", "tornado", "threadpoolctl"),
-}
 SERVICES = {"ws_adapter", "inference_service"}
 
 
 def loaded_by(code: str) -> set[str]:
     """Top-level names of the modules that a fresh interpreter holds after running `code`."""
     report = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    command = [sys.executable, "-c", f"{code}\n{report}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
@@ -57,9 +51,6 @@ def test_no_module_of_the_sdk_needs_an_extra_to_load() -> None:
         "    importlib.import_module(found.name)"
     )
     assert loaded_by(walk) & (HEAVY | SERVICES | {"antiphon_service", "antiphon_command"}) == set()
-
-
-def test_loaded_by_sees_a_heavy_module() -> None:
     assert "msgspec" in loaded_by("import msgspec")
 
 
@@ -70,11 +61,6 @@ def requirements(*groups: str) -> dict[str, str]:
     return {m[1]: m[2] for m in split if m and m[1] != PROJECT["name"]}
 
 
-@pytest.mark.parametrize("library", ["websockets"])
-def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> None:
-    assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
-
-
 @pytest.mark.parametrize("extra", ["adapter", "worker"])
 def test_commands_ask_for_nothing_that_their_extra_does_not_bring(extra: str) -> None:
     brought = {name.lower() for name in requirements(extra, "telemetry")}
@@ -83,32 +69,22 @@ def test_commands_ask_for_nothing_that_their_extra_does_not_bring(extra: str) ->
         assert wanted in brought, name
 
 
-RUNTIME = (
-    "adapter",
-    "worker",
-    "telemetry",
-    "minicpmo",
-    "train",
-    "redis",
-    "vad",
-    "audio",
-    "mic",
-    "image",
-    "vllm",
-)
+RUNTIME = "adapter worker telemetry minicpmo train redis vad audio mic image vllm".split()
 """The extras that users install; `dev` and `fuzz` follow constraints.txt alone."""
 
 
 def test_runtime_requirements_all_have_an_upper_bound() -> None:
     unbounded = {name for name, rest in requirements(*RUNTIME).items() if not re.search(r",<\d", rest)}
     assert unbounded == set()
+    assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")["websockets"]), "it is changed inside"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_product_imports_no_private_module_of_opentelemetry(package: str) -> None:
+def test_package_is_typed_and_imports_no_private_module_of_opentelemetry(package: str) -> None:
     private = re.compile(r"^\s*(?:from|import) opentelemetry(?:\.\w+)*\._", re.MULTILINE)
     found = [str(path) for path in (ROOT / package).rglob("*.py") if private.search(path.read_text())]
     assert found == []
+    assert (ROOT / package / "py.typed").is_file()
 
 
 def test_everything_that_make_install_installs_is_pinned() -> None:
@@ -117,31 +93,23 @@ def test_everything_that_make_install_installs_is_pinned() -> None:
     assert asked.keys() - PINS.keys() == set()
 
 
-def test_generator_is_the_oldest_grpcio_supported() -> None:
+def test_generator_is_the_oldest_grpcio_and_protobuf_supported() -> None:
     """Generated code refuses a runtime older than its generator."""
-    oldest = PINS["grpcio-tools"]
-    generated = (ROOT / "clients/python/antiphon/v1/inference_service_pb2_grpc.py").read_text()
-
+    oldest, v1 = PINS["grpcio-tools"], ROOT / "clients/python/antiphon/v1"
     assert requirements("dev")["grpcio-tools"] == f"=={oldest}"
     for name, bounds in requirements("worker").items():
         if name.startswith("grpcio"):
             assert bounds.startswith(f">={oldest},"), name
-    assert f"GRPC_GENERATED_VERSION = '{oldest}'" in generated
-
-
-def test_protobuf_bound_is_that_of_the_generated_code() -> None:
-    generated = (ROOT / "clients/python/antiphon/v1/common_pb2.py").read_text()
+    assert f"GRPC_GENERATED_VERSION = '{oldest}'" in (v1 / "inference_service_pb2_grpc.py").read_text()
+    generated = (v1 / "common_pb2.py").read_text()
     major, minor = re.findall(r"Protobuf Python Version: (\d+)\.(\d+)", generated)[0]
     assert requirements()["protobuf"].startswith(f">={major}.{minor},")
 
 
-def test_version_is_told_once() -> None:
+def test_project_tells_its_version_once_and_names_its_addresses() -> None:
     assert antiphon.__version__ == PROJECT["version"]
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_packages_say_that_they_are_typed(package: str) -> None:
-    assert (ROOT / package / "py.typed").is_file()
+    assert PROJECT["urls"].keys() >= {"Documentation", "Source", "Issues", "Changelog"}
+    assert all(address.startswith("https://") for address in PROJECT["urls"].values())
 
 
 def test_protos_ship_as_links_not_copies() -> None:
@@ -171,8 +139,3 @@ def test_files_that_are_no_code_ship(package: str, file: str) -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     patterns = told[Path(package).name]
     assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in patterns)
-
-
-def test_project_names_its_addresses() -> None:
-    assert PROJECT["urls"].keys() >= {"Documentation", "Source", "Issues", "Changelog"}
-    assert all(address.startswith("https://") for address in PROJECT["urls"].values())

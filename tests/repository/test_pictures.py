@@ -10,7 +10,6 @@ from docs.drawing.draw import DOCUMENT, files
 from docs.drawing.layers import Subpackages
 from docs.drawing.layout import (
     GAP,
-    Layout,
     essential,
     placed,
 )
@@ -25,12 +24,9 @@ def drawn() -> dict[str, str]:
     return files(repository())
 
 
-def test_checked_in_pictures_and_tables_are_those_of_the_imports(drawn: dict[str, str]) -> None:
+def test_checked_in_pictures_are_those_of_the_imports_and_shown_by_the_page(drawn: dict[str, str]) -> None:
     stale = [name for name, text in drawn.items() if (ROOT / name).read_text() != text]
     assert stale == [], "draw them again with `make pictures` (python -m docs.drawing.draw)"
-
-
-def test_page_shows_every_picture(drawn: dict[str, str]) -> None:
     for name in drawn.keys() - {str(DOCUMENT.relative_to(ROOT))}:
         assert f"]({Path(name).relative_to('docs')})" in DOCUMENT.read_text()
 
@@ -51,21 +47,19 @@ def test_all_that_is_drawn_lies_on_a_light_page(drawn: dict[str, str]) -> None:
 
 
 def test_an_import_changes_the_picture(tmp_path: Path) -> None:
+    def drawn() -> str:
+        return picture(Subpackages(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
+
+    (tmp_path / "__init__.py").write_text('"""A house."""')
     for subpackage in ("upper", "lower"):
         (tmp_path / subpackage).mkdir()
         (tmp_path / subpackage / "__init__.py").write_text(f'"""The {subpackage} subpackage & more."""')
         (tmp_path / subpackage / "one.py").write_text("")
-    (tmp_path / "__init__.py").write_text('"""A house."""')
-    apart = picture(Subpackages(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
+    assert drawn().count('class="arrow"') == 0
     (tmp_path / "upper/one.py").write_text("import box.lower.one")
-    joined = picture(Subpackages(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
-
-    assert apart.count('class="arrow"') == 0
-    assert joined.count('class="arrow"') == 1
-    assert [it.text for it in ElementTree.fromstring(joined).iter(f"{SVG}title")] == [
-        "The lower subpackage & more.",
-        "The upper subpackage & more.",
-    ]
+    assert drawn().count('class="arrow"') == 1
+    titles = [it.text for it in ElementTree.fromstring(drawn()).iter(f"{SVG}title")]
+    assert titles == ["The lower subpackage & more.", "The upper subpackage & more."]
 
 
 def test_an_arrow_that_a_longer_way_implies_is_left_out() -> None:
@@ -78,12 +72,9 @@ WIDTHS = {name: 40.0 + 10 * i for i, name in enumerate("abcdefghi")}
 ACROSS = {"a": {"e", "i"}, "b": {"d"}, "c": {"d", "f"}, "d": {"i"}, "e": {"f", "g"}}
 
 
-def laid_out() -> Layout:
-    return placed(ACROSS, ROWS, WIDTHS)
-
-
 def test_boxes_keep_their_rows_and_do_not_touch() -> None:
-    layout = laid_out()
+    layout = placed(ACROSS, ROWS, WIDTHS)
+    assert layout == placed(ACROSS, ROWS, WIDTHS), "it is the same every time"
     for number, row in enumerate(ROWS):
         assert {layout.boxes[name][1] for name in row} == {number}
         for left, right in pairwise(sorted(row, key=lambda name: layout.boxes[name][0])):
@@ -92,13 +83,9 @@ def test_boxes_keep_their_rows_and_do_not_touch() -> None:
 
 
 def test_arrows_pass_beside_the_boxes_of_rows_between() -> None:
-    layout = laid_out()
+    layout = placed(ACROSS, ROWS, WIDTHS)
     assert layout.arrows.keys() == {(start, end) for start, ends in ACROSS.items() for end in ends}
     for (start, end), way in layout.arrows.items():
         assert [way[0], way[-1]] == [layout.boxes[start], layout.boxes[end]]
         for x, row in way[1:-1]:
             assert all(abs(x - layout.boxes[name][0]) > WIDTHS[name] / 2 for name in ROWS[row])
-
-
-def test_a_layout_is_the_same_every_time() -> None:
-    assert laid_out() == laid_out()

@@ -35,20 +35,13 @@ from ws_adapter.schemas import codes
 from ws_adapter.schemas.__main__ import write
 from ws_adapter.web.routes import Dialect, Selection, select
 
-PUBLISHED = [
-    *(f"{dialect}.schema.json" for dialect in DIALECTS),
-    "asyncapi.json",
-    "events.md",
-    "events.d.ts",
-    "usage.schema.json",
-]
-
 
 @long
 def test_checked_in_files_are_those_of_the_code(tmp_path: Path) -> None:
     shutil.copytree(FOLDER / "examples", tmp_path / "examples")
     write(tmp_path)
-    for name in PUBLISHED:
+    tables = ["asyncapi.json", "events.md", "events.d.ts", "usage.schema.json"]
+    for name in [*(f"{dialect}.schema.json" for dialect in DIALECTS), *tables]:
         assert (tmp_path / name).read_text() == (FOLDER / name).read_text(), f"{name}: run `make schemas`"
 
 
@@ -73,11 +66,8 @@ def test_schema_is_json_schema_without_loose_ends(dialect: str) -> None:
 def events_of(dialect: str) -> dict[str, Event]:
     """Definitions of events by name, in both directions."""
     definitions = schemas.load(f"{dialect}.schema.json")["$defs"]
-    names = [
-        choice["$ref"].rpartition("/")[2]
-        for side in ("ClientEvent", "ServerEvent")
-        for choice in definitions[side]["oneOf"]
-    ]
+    choices = [*definitions["ClientEvent"]["oneOf"], *definitions["ServerEvent"]["oneOf"]]
+    names = [choice["$ref"].rpartition("/")[2] for choice in choices]
     return {name: definitions[name] for name in names}
 
 
@@ -85,15 +75,15 @@ def events_of(dialect: str) -> dict[str, Event]:
 def test_every_example_is_valid_and_every_event_has_one(dialect: str) -> None:
     examples = schemas.examples(dialect)
     whole = Draft202012Validator(schemas.load(f"{dialect}.schema.json"))
-
     for example in examples:
         whole.validate(example)
         if not is_client_event(dialect, example):
             check_server(dialect, example)
     shown = {(example.get("type"), example.get("kind")) for example in examples}
     events = [definition["properties"] for definition in events_of(dialect).values()]
-    names = [[fields.get(part, {}).get("const") for part in ("type", "kind")] for fields in events]
-    assert shown == {(name, kind) for name, kind in names}
+    assert shown == {
+        tuple(fields.get(part, {}).get("const") for part in ("type", "kind")) for fields in events
+    }
 
 
 def test_codes_are_all_explained() -> None:
@@ -131,29 +121,28 @@ def test_asyncapi_says_who_may_say_what(asyncapi: Event) -> None:
             assert told[dialect, action] == expected
 
 
-@pytest.mark.parametrize(
-    ("channel", "dialect"),
-    [
-        ("realtime", Dialect.REALTIME),
-        ("duplex", Dialect.DUPLEX),
-        ("unnamedDuplex", Dialect.DUPLEX),
-        ("transcription", Dialect.TRANSCRIPTION),
-        ("live", Dialect.LIVE),
-    ],
-)
-def test_asyncapi_names_the_paths_that_are_served(asyncapi: Event, channel: str, dialect: Dialect) -> None:
-    address = asyncapi["channels"][channel]["address"].format(session_id="adx_1")
+CHANNELS = {
+    "realtime": Dialect.REALTIME,
+    "duplex": Dialect.DUPLEX,
+    "unnamedDuplex": Dialect.DUPLEX,
+    "transcription": Dialect.TRANSCRIPTION,
+    "live": Dialect.LIVE,
+}
+
+
+def selected(address: str) -> Selection:
     found = select(address, (), Mode.VIDEO, frozenset(Mode))
-    assert isinstance(found, Selection)
-    assert found.dialect is dialect
+    assert isinstance(found, Selection), address
+    return found
 
 
-def test_asyncapi_names_the_modes_that_are_served(asyncapi: Event) -> None:
+def test_asyncapi_names_the_paths_and_modes_that_are_served(asyncapi: Event) -> None:
+    for channel, dialect in CHANNELS.items():
+        address = asyncapi["channels"][channel]["address"].format(session_id="adx_1")
+        assert selected(address).dialect is dialect
     query = asyncapi["channels"]["realtime"]["bindings"]["ws"]["query"]["properties"]
     for mode in query["mode"]["enum"]:
-        found = select(f"/v1/realtime?mode={mode}", (), Mode.VIDEO, frozenset(Mode))
-        assert isinstance(found, Selection)
-        assert found.mode == mode
+        assert selected(f"/v1/realtime?mode={mode}").mode == mode
 
 
 def example(dialect: str, name: str) -> Event:
@@ -282,30 +271,23 @@ def test_observer_finds_what_the_server_should_have_refused() -> None:
     observer.end()
 
 
-def test_conversation_in_a_jar_finds_an_undeclared_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversation_in_a_jar_finds_what_neither_may_send(monkeypatch: pytest.MonkeyPatch) -> None:
     def encode(event: ServerEvent) -> bytes:
         return json.dumps({**json.loads(codec.encode(event)), "undeclared": 1}).encode()
 
-    monkeypatch.setattr(conversation, "encode", encode)
-
-    with pytest.raises(AssertionError, match="undeclared"):
-        conversation.Conversation().activate()
-
-
-def test_conversation_in_a_jar_finds_what_a_client_may_not_send() -> None:
     talk = conversation.Conversation(mode=Mode.AUDIO)
     talk.activate()
     with pytest.raises(AssertionError, match="too long"):
         talk.client(conversation.append(video_frames=["unseen"] * 5))
+    monkeypatch.setattr(conversation, "encode", encode)
+    with pytest.raises(AssertionError, match="undeclared"):
+        conversation.Conversation().activate()
 
 
-def test_sdk_reads_every_example() -> None:
+def test_sdk_reads_every_example_and_offers_settings_that_the_server_knows() -> None:
     decoder = duplex.Decoder()
     told = [event for event in schemas.examples("realtime") if not is_client_event("realtime", event)]
     assert None not in [decoder.decode(json.dumps(event)) for event in told]
-
-
-def test_sdk_offers_settings_that_the_server_knows() -> None:
     settings = schemas.load("realtime.schema.json")["$defs"]["ConfigFields"]["properties"]
     assert set(duplex.DuplexConfig.__annotations__) <= set(settings)
 

@@ -61,10 +61,8 @@ def test_fields_not_honoured_are_listed() -> None:
 
 def test_unit_is_rendered_when_it_is_done_and_one_kind_per_frame(talk: Conversation) -> None:
     talk.client(append())
-
     assert talk.worker(Piece(1, "Se", SPEECH[:400]), Piece(1, "ven", SPEECH[400:])) == []
     events = talk.worker(UnitDone(1, UnitEnd.CHUNK, 200))
-
     assert kinds(events) == ["text", "audio"]
     assert events[0]["text"] == "Seven"
     assert samples_of(events[1]).tobytes() == SPEECH
@@ -73,9 +71,7 @@ def test_unit_is_rendered_when_it_is_done_and_one_kind_per_frame(talk: Conversat
 
 def test_listening_unit_is_one_listen(talk: Conversation) -> None:
     talk.client(append(input_id="in-7"))
-
     events = talk.finish(1)
-
     assert kinds(events) == ["listen"]
     assert events[0]["session_id"] == "sess_0123456789ab"
     assert events[0]["input_id"] == "in-7"
@@ -86,11 +82,9 @@ def test_listening_unit_is_one_listen(talk: Conversation) -> None:
 def test_listen_inside_a_response_closes_it(talk: Conversation) -> None:
     talk.client(append(4.0))
     opened = talk.speak(1)[0]["response_id"]
-
     interrupted = talk.finish(2)[0]
     later = talk.finish(3)[0]
     reopened = talk.speak(4)[0]["response_id"]
-
     assert interrupted["response_id"] == opened
     assert "response_id" not in later
     assert reopened != opened
@@ -176,9 +170,7 @@ def test_input_id_is_that_of_the_append_that_completed_the_unit(talk: Conversati
 def test_failed_unit_is_an_error_and_a_listen(talk: Conversation) -> None:
     talk.client(append(2.0, input_id="in-1"))
     opened = talk.speak(1)[0]["response_id"]
-
     events = talk.finish(2, UnitEnd.FAILED, "half a wo", failure=Reason.INFERENCE_FAILED)
-
     assert kinds(events) == ["error:inference_error", "listen"]
     assert events[0]["error"]["type"] == "server_error"
     assert events[0]["error"]["input_id"] == "in-1"
@@ -207,7 +199,6 @@ def test_three_failures_in_a_row_end_the_session(talk: Conversation) -> None:
         if unit == 2:
             talk.finish(3)
     assert talk.dialect.is_over is False
-
     events = talk.finish(6, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
     assert kinds(events) == ["error:inference_error", "listen", "session.closed"]
     assert events[-1]["reason"] == "backend_error"

@@ -38,9 +38,7 @@ def test_burst_is_followed_by_silence() -> None:
     talk = active()
     talk.client(append(4.0, input_id="q"))
     finish_waiting(talk)
-
     given = listen_through(talk, 15)
-
     assert given == [1.25 + n for n in range(10)]
     tail = talk.sent[-10:]
     assert kinds(tail) == ["listen"] * 10
@@ -132,13 +130,11 @@ def test_append_stops_the_silence() -> None:
     talk.client(append(2.0))
     finish_waiting(talk)
     assert listen_through(talk, 2.5) == [1.25, 2.25]
-
     talk.client(append(1.0, input_id="b"))
     finish_waiting(talk, 5)
     talk.wait(0.9)
     talk.client(append(1.0, input_id="c"))
     finish_waiting(talk, 6)
-
     assert listen_through(talk, 20) == []
 
 
@@ -154,10 +150,8 @@ def test_silence_waits_until_real_units_have_run() -> None:
     talk.client(append(5.0))
     talk.wait(10)
     assert len(talk.runs) == 2
-
     for unit in (1, 2, 3, 4):
         talk.worker(UnitDone(unit, UnitEnd.LISTEN, 100), Finalized(unit))
-
     talk.wait(0)
     assert len(talk.runs) == 6
     assert talk.runs[5].audio == bytes(64_000)
@@ -171,7 +165,6 @@ def test_held_burst_counts_from_the_beginning_of_the_session() -> None:
     talk.connect()
     talk.worker(ready_signal())
     finish_waiting(talk)
-
     assert listen_through(talk, 2.5) == [1.25, 2.25]
 
 
@@ -180,7 +173,6 @@ def test_silence_waits_while_the_client_does_not_read() -> None:
     talk.client(append(2.0))
     finish_waiting(talk)
     talk.do(talk.dialect.congested(True, talk.now))
-
     talk.wait(30)
     assert len(talk.runs) == 2
     talk.do(talk.dialect.congested(False, talk.now))

@@ -162,11 +162,9 @@ def test_held_input_is_bounded_and_what_is_dropped_is_counted() -> None:
     talk.client(INIT)
     for number in range(6):
         talk.client(append(input_id=f"in-{number}"))
-
     talk.connect()
     talk.worker(ready_signal())
     first = talk.finish(1)[0]
-
     assert first["input_id"] == "in-2"
     assert first["metrics"]["dropped_total"] == 2
     assert first["chunk_index"] == 0

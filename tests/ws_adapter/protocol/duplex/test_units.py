@@ -84,7 +84,6 @@ def test_nearly_a_unit_waits_if_something_is_carried() -> None:
 @pytest.mark.parametrize("count", [1, 3_999, 4_000, 15_839])
 def test_short_append_waits_and_runs_after_the_flush_time(count: int) -> None:
     talk = active()
-
     assert talk.client(samples(count)) == []
     talk.wait(1.24)
     assert talk.runs == []
@@ -98,7 +97,6 @@ def test_flush_time_counts_from_the_last_append() -> None:
     talk.client(samples(100, input_id="a"))
     talk.wait(1.0)
     talk.client(samples(100, input_id="b"))
-
     talk.wait(1.0)
     assert talk.runs == []
     talk.wait(0.25)
@@ -131,7 +129,6 @@ def test_short_append_while_the_model_speaks_runs_as_soon_as_a_unit_is_late() ->
     talk = speaking()
     talk.wait(1.0)
     talk.client(samples(4_800, input_id="last of the file"))
-
     talk.wait(0.19)
     assert len(talk.runs) == 1
     talk.wait(0.02)
@@ -169,7 +166,6 @@ def test_steady_stream_is_never_padded_by_a_little_jitter(piece: float) -> None:
     arrivals += 1e-6 * np.arange(count)
     talk = speaking()
     run_times(talk, 21.0, dict.fromkeys(arrivals.tolist(), piece))
-
     assert len(talk.runs) == 21
     assert not any("padded_samples" in event.get("metrics", {}) for event in talk.sent)
 
@@ -183,7 +179,6 @@ def test_what_a_stall_held_up_is_not_torn() -> None:
         talk.wait(0.001)
     talk.speak(2)
     talk.wait(0.05)
-
     assert len(talk.runs) == 2
     assert not any("padded_samples" in event.get("metrics", {}) for event in talk.sent)
 
@@ -410,9 +405,7 @@ def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks() -> 
         talk.client(append(input_id=f"in-{number}"))
     talk.speak(1)
     talk.speak(2)
-
     events = talk.speak(3)
-
     assert [e["kind"] for e in talk.sent if e.get("metrics", {}).get("dropped")] == []
     assert events[0]["metrics"]["dropped_total"] == 1
     assert events[0]["input_id"] == "in-3"
@@ -432,9 +425,7 @@ def test_force_listen_stops_a_unit_of_whose_answer_nothing_was_sent() -> None:
     talk = active()
     talk.client(append(3.0))
     talk.worker(Piece(1, "Seven", SPEECH))
-
     talk.client(append(2.0, force_listen=True))
-
     assert talk.cancelled == [2]
     first = talk.worker(Piece(1, "teen", SPEECH), UnitDone(1, UnitEnd.CHUNK, 150), Finalized(1))
     assert kinds([*first, *talk.finish(2, UnitEnd.CANCELLED), *finish_all(talk, 3)]) == ["listen"] * 5
@@ -446,7 +437,6 @@ def test_force_listen_stops_a_unit_with_its_first_word() -> None:
     """Stopped before, the model would begin its answer in the next unit."""
     talk = active()
     talk.client(append(2.0))
-
     talk.client(append(force_listen=True))
     assert talk.cancelled == []
     talk.worker(Piece(1, "Seven", b""))
@@ -538,9 +528,7 @@ def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
     talk.flush_output()
     talk.speak(1)
     talk.flush_output(1)
-
     talk.client(append(force_listen=True))
-
     assert kinds(talk.sent)[-2:] == ["text", "listen"]
     assert talk.sent[-1]["metrics"] == talk.sent[-2]["metrics"]
     assert "chunk_index" not in talk.sent[-1]

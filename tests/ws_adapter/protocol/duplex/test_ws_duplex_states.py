@@ -88,7 +88,6 @@ def test_connected_prepare_is_preparing_and_a_second_one_ignored() -> None:
 @pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED])
 def test_invalid_prepare_can_be_corrected(state: State) -> None:
     talk = duplex_in(state)
-
     assert names(talk.client(BAD_PREPARE)) == ["error:invalid_payload"]
     assert talk.dialect.state is state
     assert talk.client(PREPARE) == []

@@ -101,7 +101,6 @@ def test_speech_is_taken_apart_where_it_does_not_pause() -> None:
     for _ in range(70):
         speech.hear(second)
         said += speech.detected([0.9] * (16_000 // 512))
-
     assert [len(one.audio) // 4 for one in said] == [pytest.approx(LONGEST, abs=512)] * 2
     assert said[1].at_ms == pytest.approx(LONGEST // 16, abs=64)
     assert speech.held_bytes < 4 * LONGEST

@@ -186,9 +186,7 @@ def test_the_last_piece_is_heard_when_no_more_comes() -> None:
 )
 def test_audio_that_cannot_be_heard_is_refused_and_changes_nothing(audio: str | None, code: str) -> None:
     session = live()
-
     (error,) = session.client({"type": "session.input_audio.append", "event_id": "a", "audio": audio})
-
     assert told([error]) == [f"error:{code}"]
     assert error["error"]["param"] == "audio"
     assert error["client_event_id"] == "a"

@@ -113,9 +113,7 @@ def test_text_of_a_second_that_fails_is_told_to_whoever_sent_it() -> None:
     session = live()
     session.client(text(event_id="note"))
     session.client(append(1.1))
-
     after = session.finish(UnitEnd.FAILED, failure=Reason.INPUT_TOO_LONG, field="duplex.texts")
-
     (error,) = [event for event in after if event["type"] == "error"]
     assert error["error"]["client_event_id"] == "note"
     assert "session.thinking.appended" not in told(session.sent)
@@ -130,5 +128,4 @@ def test_text_is_not_lost_with_a_second_that_comes_too_late() -> None:
     session.wait(30.0)
     session.client(append(1.0))
     session.finish(LISTEN)
-
     assert [t.text for t in session.runs[2].texts] == ["The user is called Ada."]

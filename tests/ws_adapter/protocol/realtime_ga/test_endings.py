@@ -47,7 +47,6 @@ def test_an_unknown_model_is_told_by_the_adapter_or_by_the_worker() -> None:
     assert told(session.sent) == ["error:invalid_model"]
     assert "antiphon-mini" in session.sent[0]["error"]["message"]
     assert ended(session) == (4000, "invalid_request_error.invalid_model")
-
     session = begun(catalogue=None)
     session.client(CREATE)
     assert told(session.fail(Reason.MODEL_NOT_FOUND)) == ["error:invalid_model"]
@@ -90,7 +89,6 @@ def test_what_may_come_before_the_slot_is_bounded() -> None:
     for _ in range(3):
         session.client(append(10.0))
     assert ended(session) == (1013, "server_error.server_overloaded")
-
     session = RealtimeGaConversation()
     for i in range(MOST_EARLY + 1):
         if i == MOST_EARLY // 2:

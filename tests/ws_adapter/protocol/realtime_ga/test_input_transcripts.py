@@ -91,11 +91,9 @@ def test_transcription_failure_says_why_and_answers_go_on() -> None:
 def test_transcription_does_not_wait_for_the_answer_nor_the_answer_for_it() -> None:
     session = manual()
     commit(session)
-
     session.respond()
     session.say("Seven")
     (completed,) = session.transcribe(DONE)
-
     assert completed["type"] == f"{KIND}.completed"
     assert told(session.finish())[-1] == "response.done"
 
@@ -132,8 +130,6 @@ def test_transcribed_speech_lets_the_model_take_turns_later() -> None:
     commit(session)
     session.transcribe(DONE)
     session.answer("fine")
-
     session.client(update(audio={"input": {"turn_detection": {"type": "semantic_vad"}}}))
-
     detection = session.sent[-1]["session"]["audio"]["input"]["turn_detection"]
     assert detection["type"] == "semantic_vad"

@@ -58,9 +58,7 @@ def test_each_cell_of_the_table(step: str, state: str) -> None:
         go_on(session, UnitEnd.CHUNK)
     if step == COMMIT:
         session.hear(seconds=0.2)
-
     follow(session, step, state)
-
     assert state == "waiting" or state_of(session) == expected(step, state)
 
 

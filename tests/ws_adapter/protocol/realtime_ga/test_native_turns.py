@@ -115,9 +115,7 @@ def test_model_that_cannot_take_turns_so_has_them_detected(
 def test_model_goes_back_to_detected_turns_when_it_is_told_to() -> None:
     session = NativeConversation()
     session.second(CHUNK, "Once upon a time")
-
     events = session.client(update(audio={"input": {"turn_detection": {"type": "server_vad"}}}))
-
     assert told(events)[-2:] == ["response.done", "session.updated"]
     assert detection(events)["type"] == "server_vad"
     session.client(message("Hello"))

@@ -207,11 +207,9 @@ def test_the_model_is_told_the_whole_conversation() -> None:
 
 def test_a_response_may_differ_from_its_session() -> None:
     session = talking(instructions="Be brief.", tools=[WEATHER])
-
     session.respond(
         instructions="Be long.", output_modalities=["text"], max_output_tokens=7, tools=[], tool_choice="none"
     )
-
     assert session.turn.messages[0] == Message("system", ("Be long.",))
     assert session.turn.generation.max_new_tokens == 7
     assert session.turn.tools == ()

@@ -266,9 +266,7 @@ def test_model_without_tools_is_told_neither_tools_nor_calls() -> None:
     session.client({"type": "conversation.item.create", "item": call})
     output = {"type": "function_call_output", "call_id": "call_1", "output": "sun"}
     session.client({"type": "conversation.item.create", "item": output})
-
     session.answer(tools=[WEATHER])
-
     assert session.turn.tools == ()
     assert [message.role for message in session.turn.messages] == ["system", "user"]
 

@@ -32,9 +32,7 @@ def test_g711_output_is_filtered_before_it_is_thinned(hz: float, passes: bool) -
     session.respond()
     session.worker(Piece(1, "Beep", tone(hz, 24_000).tobytes()))
     session.finish()
-
     samples = PCMU.decode(heard(session.sent))
-
     assert (loudness(samples) > 0.3) == passes
     assert passes or loudness(samples) < 0.01
 
@@ -45,9 +43,7 @@ def test_what_is_committed_is_whole(format: Format) -> None:
     data = format.encode(tone(440.0, format.rate_hz))
     for at in range(0, len(data), 333):
         buffer.append(data[at : at + 333])
-
     samples = np.frombuffer(buffer.take_all(), "<f4")
-
     assert abs(samples.size - 16_000) <= 16
     assert abs(loudness(samples) - 0.5 / np.sqrt(2)) < 0.02
     assert buffer.ms == buffer.held_bytes == 0

@@ -76,7 +76,6 @@ def test_each_frame_of_a_turn_is_a_delta_of_80_ms() -> None:
     session.frame()
     events = session.frame(UnitEnd.CHUNK, " Hel") + session.frame(UnitEnd.CHUNK, "lo")
     events += session.frame(UnitEnd.TURN)
-
     assert sum(event["type"] == AUDIO for event in events) == 3
     assert [event["delta"] for event in events if event["type"].endswith("transcript.delta")] == ["Hel", "lo"]
     assert events[-1]["response"]["status"] == "completed"
@@ -98,7 +97,6 @@ def test_other_turn_detection_is_replaced_and_told() -> None:
         changed = session.updated(audio={"input": {"turn_detection": given}})
         assert detection(changed) == OWN
         assert changed["unsupported_fields"] == [DETECTION]
-
     assert "unsupported_fields" not in session.updated(**SEMANTIC)
     polite = session.updated(audio={"input": {"turn_detection": {**OWN, "interrupt_response": False}}})
     assert detection(polite) == {**OWN, "interrupt_response": False}
@@ -117,7 +115,6 @@ def test_response_that_a_client_asks_for_fails_without_an_error() -> None:
     session = FrameConversation()
     session.client(message("What is your name?"))
     created, done = session.client({"type": "response.create", "response": {"metadata": {"its": "mine"}}})
-
     assert (created["type"], done["type"]) == ("response.created", "response.done")
     response = done["response"]
     assert response["metadata"] == {"its": "mine"}

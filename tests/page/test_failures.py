@@ -40,9 +40,7 @@ def test_microphone_that_cannot_be_had(page: Watched, error: str, failure: str, 
         "name => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('', name)) }",
         error,
     )
-
     page.page.locator("#start").click()
-
     page.expect_failure(failure, text)
     page.expect_state("closed")
     expect(page.page.locator("#start")).to_be_visible()
@@ -54,27 +52,22 @@ def test_microphone_that_cannot_be_had(page: Watched, error: str, failure: str, 
 def test_page_that_is_no_secure_context_says_where_to_go(
     browser: Browser, worker: str, tmp_path: Path
 ) -> None:
-    certificate = certify(tmp_path)
-    with running_adapter(worker, *certificate, "--tls-port", "0") as adapter:
+    made = trustme.CA().issue_cert("localhost")
+    made.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    made.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    files = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with running_adapter(worker, *files, "--tls-port", "0") as adapter:
         port = adapter.address.rpartition(":")[2]
         with urlopen(f"{adapter.address}/page/about.json", timeout=PATIENCE_S) as about:
             tls_port = json.load(about)["tls_port"]
         with watched(browser, f"http://gateway:{port}") as page:
             page.page.locator("#start").click()
-
             page.expect_failure("insecure", "only to pages on https or on localhost")
             assert page.page.locator("#failure a").get_attribute("href") == f"https://gateway:{tls_port}/"
             page.show("chat")
             page.page.locator("#chat-text").fill("what is your name")
             page.page.locator("#chat-send").click()
             expect(page.page.locator("#chat .model")).to_contain_text("antiphon")
-
-
-def certify(folder: Path) -> tuple[str, ...]:
-    made = trustme.CA().issue_cert("localhost")
-    made.private_key_pem.write_to_path(str(folder / "key.pem"))
-    made.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
-    return ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
 
 
 def test_lost_connection_leaves_no_microphone_open(browser: Browser, worker: str) -> None:

@@ -53,7 +53,9 @@ def resampled(page: Watched, tone: int, rate: int, seconds: int) -> NDArray[np.f
 
 @pytest.mark.parametrize("rate", [44_100, 48_000])
 @pytest.mark.sample("48000")
-def test_resampler_keeps_a_tone_and_counts_exactly(page: Watched, rate: int) -> None:
+def test_resampler_keeps_a_tone_counts_exactly_and_lets_nothing_fold_into_speech(
+    page: Watched, rate: int
+) -> None:
     out = resampled(page, 1000, rate, seconds=10)
     assert len(out) == 160_000
     settled = out[1000:-1000]
@@ -62,11 +64,6 @@ def test_resampler_keeps_a_tone_and_counts_exactly(page: Watched, rate: int) -> 
     found = np.linalg.lstsq(basis, settled, rcond=None)[0]
     assert np.hypot(*found) == pytest.approx(0.5, rel=0.001)
     assert np.abs(settled - basis @ found).max() < 0.0005, "nothing but the tone, at its own frequency"
-
-
-@pytest.mark.parametrize("rate", [44_100, 48_000])
-@pytest.mark.sample("48000")
-def test_resampler_lets_nothing_fold_into_speech(page: Watched, rate: int) -> None:
     assert np.abs(resampled(page, 10_000, rate, seconds=1)[200:]).max() < 0.5e-3
 
 
@@ -104,28 +101,16 @@ def test_start_buffer_delays_the_first_sound_by_what_is_set(page: Watched, start
 def test_gap_within_an_answer_is_counted_and_filled_again(page: Watched) -> None:
     steps = (say(0.3), wait(0.5), say(0.1), wait(0.1), say(0.2), wait(0.1), tell(ended=True), wait(0.5))
     heard, told = play(page, *steps)
-    assert told[1]["underruns"] == 1
-    assert told[1]["isPlaying"] is False
+    assert (told[1]["underruns"], told[1]["isPlaying"]) == (1, False)
     assert seconds_heard(heard[1]) == pytest.approx(0.3, abs=0.002)
     assert seconds_heard(heard[3]) == 0, "the start buffer is filled anew"
     assert seconds_heard(*heard[4:]) == pytest.approx(0.3, abs=0.002)
-    assert told[-1]["underruns"] == 1, "the end of a turn is none"
-    assert told[-1]["hasEnded"] is True
+    assert (told[-1]["underruns"], told[-1]["hasEnded"]) == (1, True), "the end of a turn is no gap"
 
 
 def test_interruption_silences_at_once_and_keeps_nothing_for_the_next_answer(page: Watched) -> None:
-    steps = (
-        say(2.0),
-        wait(0.5),
-        tell(flush=True),
-        wait(0.5),
-        say(0.3, level=-0.5),
-        tell(ended=True),
-        wait(1.0),
-    )
-
-    heard, told = play(page, *steps)
-
+    first = (say(2.0), wait(0.5), tell(flush=True), wait(0.5))
+    heard, told = play(page, *first, say(0.3, level=-0.5), tell(ended=True), wait(1.0))
     assert seconds_heard(heard[1]) == pytest.approx(0.5, abs=0.005)
     assert not heard[3].any()
     assert told[2] == told[3]

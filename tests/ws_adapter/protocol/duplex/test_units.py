@@ -32,12 +32,24 @@ def samples(count: int, **fields: Any) -> dict[str, Any]:
 
 def finish_all(talk: Conversation, start: int = 1) -> list[dict[str, Any]]:
     """Lets the worker listen through every unit it is given."""
-    sent = len(talk.sent)
-    unit = start
+    sent, unit = len(talk.sent), start
     while unit <= len(talk.runs):
         talk.finish(unit)
         unit += 1
     return talk.sent[sent:]
+
+
+def runs_after(talk: Conversation, *waits: float) -> list[int]:
+    """How many units have been given to the worker after each of these times."""
+    counts = []
+    for seconds in waits:
+        talk.wait(seconds)
+        counts.append(len(talk.runs))
+    return counts
+
+
+def append_event(**fields: Any) -> dict[str, Any]:
+    return {"type": "input.append", "input": fields}
 
 
 @pytest.mark.parametrize(
@@ -53,8 +65,7 @@ def test_whole_units_are_cut_in_order(count: int, units: int) -> None:
 def test_append_beyond_a_minute_is_refused_whole() -> None:
     talk = active()
     assert codes(talk.client(samples(960_001))) == ["invalid_payload"]
-    talk.wait(5)
-    assert talk.runs == []
+    assert runs_after(talk, 5) == [0]
 
 
 def test_the_rest_stays_and_the_next_append_joins_it() -> None:
@@ -85,10 +96,7 @@ def test_nearly_a_unit_waits_if_something_is_carried() -> None:
 def test_short_append_waits_and_runs_after_the_flush_time(count: int) -> None:
     talk = active()
     assert talk.client(samples(count)) == []
-    talk.wait(1.24)
-    assert talk.runs == []
-    talk.wait(0.02)
-    assert len(talk.runs) == 1
+    assert runs_after(talk, 1.24, 0.02) == [0, 1]
     assert finish_all(talk)[0]["metrics"]["padded_samples"] == 16_000 - count
 
 
@@ -97,9 +105,7 @@ def test_flush_time_counts_from_the_last_append() -> None:
     talk.client(samples(100, input_id="a"))
     talk.wait(1.0)
     talk.client(samples(100, input_id="b"))
-    talk.wait(1.0)
-    assert talk.runs == []
-    talk.wait(0.25)
+    assert runs_after(talk, 1.0, 0.25) == [0, 1]
     assert finish_all(talk)[0]["input_id"] == "b"
 
 
@@ -129,10 +135,7 @@ def test_short_append_while_the_model_speaks_runs_as_soon_as_a_unit_is_late() ->
     talk = speaking()
     talk.wait(1.0)
     talk.client(samples(4_800, input_id="last of the file"))
-    talk.wait(0.19)
-    assert len(talk.runs) == 1
-    talk.wait(0.02)
-    assert len(talk.runs) == 2
+    assert runs_after(talk, 0.19, 0.02) == [1, 2]
     event = talk.speak(2)[0]
     assert (event["input_id"], event["metrics"]["padded_samples"]) == ("last of the file", 11_200)
 
@@ -143,10 +146,7 @@ def test_short_append_waits_for_the_flush_time_while_the_model_listens() -> None
     talk.finish(1)
     talk.wait(1.0)
     talk.client(samples(4_800))
-    talk.wait(1.24)
-    assert len(talk.runs) == 1
-    talk.wait(0.02)
-    assert len(talk.runs) == 2
+    assert runs_after(talk, 1.24, 0.02) == [1, 2]
 
 
 def test_short_append_inside_a_live_stream_leaves_no_hole() -> None:
@@ -201,11 +201,7 @@ def test_short_append_behind_fed_silence_is_late_a_second_after_that() -> None:
     talk.speak(3)
     talk.speak(4)
     talk.client(samples(4_800))
-
-    talk.wait(1.1)
-    assert len(talk.runs) == 4
-    talk.wait(0.1)
-    assert len(talk.runs) == 5
+    assert runs_after(talk, 1.1, 0.1) == [4, 5]
 
 
 def test_held_input_is_not_late() -> None:
@@ -216,11 +212,7 @@ def test_held_input_is_not_late() -> None:
     talk.connect()
     talk.worker(ready_signal())
     talk.speak(1)
-
-    talk.wait(1.1)
-    assert len(talk.runs) == 1
-    talk.wait(0.2)
-    assert len(talk.runs) == 2
+    assert runs_after(talk, 1.1, 0.2) == [1, 2]
 
 
 def test_force_listen_flushes_the_carry_with_its_append() -> None:
@@ -284,7 +276,7 @@ def test_every_append_is_answered_alone_or_joined() -> None:
 )
 def test_spellings_of_audio(fields: dict[str, Any]) -> None:
     talk = active()
-    assert talk.client({"type": "input.append", "input": fields}) == []
+    assert talk.client(append_event(**fields)) == []
     assert len(talk.runs) == 1
 
 
@@ -306,8 +298,7 @@ def test_spellings_of_audio(fields: dict[str, Any]) -> None:
 )
 def test_bad_append_field(field: str, value: object) -> None:
     talk = active()
-    event = {"type": "input.append", "input": {"audio": pcm(), field: value}}
-    error = talk.client(event)[0]["error"]
+    error = talk.client(append_event(**{"audio": pcm(), field: value}))[0]["error"]
     assert (error["code"], error["param"]) == ("invalid_payload", f"input.{field}")
     assert talk.runs == []
 
@@ -319,30 +310,24 @@ def encoded(values: list[float], dtype: str = "<f4") -> str:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 16.1, -1e30])
 def test_values_that_are_no_audio(bad: float) -> None:
     talk = active()
-    event = {"audio": encoded([0.0] * 5 + [bad] + [0.0] * 15_994)}
-    assert codes(talk.client({"type": "input.append", "input": event})) == ["invalid_payload"]
+    audio = encoded([0.0] * 5 + [bad] + [0.0] * 15_994)
+    assert codes(talk.client(append_event(audio=audio))) == ["invalid_payload"]
     assert talk.runs == []
 
 
 @pytest.mark.parametrize(("data", "encoding"), [("YWJjZGU=", "f32"), ("YWJj", "pcm16")])
 def test_broken_last_sample(data: str, encoding: str) -> None:
-    event = {"type": "input.append", "input": {"audio": data, "format": encoding}}
-    assert codes(active().client(event)) == ["invalid_payload"]
+    assert codes(active().client(append_event(audio=data, format=encoding))) == ["invalid_payload"]
 
 
-def test_loud_audio_is_clipped_and_counted() -> None:
+def test_loud_audio_is_clipped_and_counted_and_pcm16_scaled() -> None:
     talk = active()
-    audio = encoded([1.5, -16.0, 1.0] + [0.0] * 15_997)
-    talk.client({"type": "input.append", "input": {"audio": audio}})
+    talk.client(append_event(audio=encoded([1.5, -16.0, 1.0] + [0.0] * 15_997)))
+    talk.client(append_event(audio=encoded([-32768, 16384, 0] + [0] * 15_997, "<i2"), format="pcm16"))
     assert finish_all(talk)[0]["metrics"]["clipped_samples"] == 2
-    assert np.frombuffer(talk.runs[0].audio, "<f4")[:4].tolist() == [1.0, -1.0, 1.0, 0.0]
-
-
-def test_pcm16_is_scaled() -> None:
-    talk = active()
-    audio = encoded([-32768, 16384, 0] + [0] * 15_997, "<i2")
-    talk.client({"type": "input.append", "input": {"audio": audio, "format": "pcm16"}})
-    assert np.frombuffer(talk.runs[0].audio, "<f4")[:3].tolist() == [-1.0, 0.5, 0.0]
+    loud, scaled = (np.frombuffer(run.audio, "<f4")[:4].tolist() for run in talk.runs)
+    assert loud == [1.0, -1.0, 1.0, 0.0]
+    assert scaled == [-1.0, 0.5, 0.0, 0.0]
 
 
 def test_frames_are_counted_and_not_looked_at() -> None:
@@ -375,16 +360,14 @@ def test_unit_that_waited_exactly_as_long_as_allowed_still_runs() -> None:
     for _ in range(4):
         talk.client(append())
     talk.wait(3.0)
-    assert not any("dropped" in event["metrics"] for event in finish_all(talk))
+    assert [event["metrics"].get("dropped") for event in finish_all(talk)] == [None] * 4
 
 
 def test_units_of_the_newest_append_never_drop_each_other() -> None:
     talk = active()
     talk.client(append(40.0))
     talk.wait(30)
-    events = finish_all(talk)
-    assert len(events) == 40
-    assert not any("dropped" in event["metrics"] for event in events)
+    assert [event["metrics"].get("dropped") for event in finish_all(talk)] == [None] * 40
 
 
 @pytest.mark.parametrize(
@@ -503,6 +486,18 @@ def test_force_listen_with_nothing_in_flight_is_closed_by_its_own_unit() -> None
     assert talk.finish(2)[0]["response_id"] == opened
 
 
+def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
+    talk = active(hold_output=True)
+    talk.client(append())
+    talk.flush_output()
+    talk.speak(1)
+    talk.flush_output(1)
+    talk.client(append(force_listen=True))
+    assert kinds(talk.sent)[-2:] == ["text", "listen"]
+    assert talk.sent[-1]["metrics"] == talk.sent[-2]["metrics"]
+    assert "chunk_index" not in talk.sent[-1]
+
+
 def test_force_listen_takes_back_what_was_not_sent_yet() -> None:
     talk = active(hold_output=True)
     talk.client(append(2.0, input_id="a"))
@@ -520,18 +515,6 @@ def test_force_listen_takes_back_what_was_not_sent_yet() -> None:
     assert [event["chunk_index"] for event in taken_back] == [0, 1]
     assert [event["metrics"]["kv_cache_length"] for event in taken_back] == [101, 102]
     assert "response_id" not in talk.finish(3)[0]
-
-
-def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
-    talk = active(hold_output=True)
-    talk.client(append())
-    talk.flush_output()
-    talk.speak(1)
-    talk.flush_output(1)
-    talk.client(append(force_listen=True))
-    assert kinds(talk.sent)[-2:] == ["text", "listen"]
-    assert talk.sent[-1]["metrics"] == talk.sent[-2]["metrics"]
-    assert "chunk_index" not in talk.sent[-1]
 
 
 def test_turn_that_ends_before_its_cancel_arrives_opens_no_response() -> None:

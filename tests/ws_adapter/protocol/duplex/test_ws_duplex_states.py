@@ -27,7 +27,6 @@ FRAME: Event = {"type": "video_frame", "frame_base64": pictured()}
 PLACE = Place(2, 34.96, "ticket_5f0c9a17be42", 3, False)
 
 OPEN_STATES = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE, State.PAUSED]
-BEFORE_READY = [State.QUEUED, State.CONNECTED, State.CONFIGURING]
 
 
 def close_code(talk: DuplexConversation) -> int | None:
@@ -106,9 +105,17 @@ def test_prepare_of_a_prepared_session_is_invalid(state: State) -> None:
 @pytest.mark.parametrize("event", [chunk(), FRAME])
 @pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED])
 def test_input_before_prepare_is_not_ready(state: State, event: Event) -> None:
-    talk = duplex_in(state)
     text = f"{event['type']} before prepare"
-    assert talk.client(event) == [{"type": "error", "error": text, "code": "not_ready", "message": text}]
+    told = {"type": "error", "error": text, "code": "not_ready", "message": text}
+    assert duplex_in(state).client(event) == [told]
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED, State.CONFIGURING])
+def test_steering_before_prepared_is_not_ready(state: State) -> None:
+    talk = duplex_in(state)
+    for event in (PAUSE, RESUME, INTERRUPT):
+        assert names(talk.client(event)) == ["error:not_ready"]
+        assert talk.dialect.state is state
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.CONFIGURING, State.ACTIVE])
@@ -136,14 +143,6 @@ def test_paused_input_is_refused(event: Event) -> None:
     talk.client(RESUME)
     talk.client(chunk())
     assert [run.frames for run in talk.runs] == [()]
-
-
-@pytest.mark.parametrize("event", [PAUSE, RESUME, INTERRUPT])
-@pytest.mark.parametrize("state", BEFORE_READY)
-def test_steering_before_prepared_is_not_ready(state: State, event: Event) -> None:
-    talk = duplex_in(state)
-    assert names(talk.client(event)) == ["error:not_ready"]
-    assert talk.dialect.state is state
 
 
 def test_pause_without_a_timeout_lasts_as_long_as_the_server_says() -> None:
@@ -318,28 +317,19 @@ def test_shutdown_with_a_slot(state: State) -> None:
     assert close_code(talk) == 1012
 
 
-def test_shutdown_while_queued() -> None:
-    talk = duplex_in(State.QUEUED)
-    assert names(talk.do(talk.dialect.shut_down())) == ["error:service_unavailable"]
-    assert close_code(talk) == 1013
+def test_end_without_a_slot_is_an_error_alone() -> None:
+    drained, waiting = duplex_in(State.QUEUED), duplex_in(State.QUEUED)
+    assert names(drained.do(drained.dialect.shut_down())) == ["error:service_unavailable"]
+    (event,) = waiting.do(waiting.dialect.refused(QUEUE_TIMEOUT))
+    assert names([event]) == ["error:queue_timeout"]
+    assert event["error"] == event["message"]
+    assert close_code(drained) == close_code(waiting) == 1013
 
 
-def test_worker_goes_away() -> None:
-    talk = duplex_in(State.ACTIVE)
-    talk.worker(GoingAway(5.0))
-    assert talk.wait(4.9) == []
-    assert talk.wait(0.1) == [stopped("server_shutdown")]
-
-
-def test_slow_reader() -> None:
-    talk = duplex_in(State.ACTIVE)
-    assert talk.do(talk.dialect.slow_consumer()) == [stopped("error")]
-    assert close_code(talk) == 1008
-
-
-def test_no_slot_within_the_longest_wait() -> None:
-    talk = duplex_in(State.QUEUED)
-    events = talk.do(talk.dialect.refused(QUEUE_TIMEOUT))
-    assert names(events) == ["error:queue_timeout"]
-    assert events[0]["error"] == events[0]["message"]
-    assert close_code(talk) == 1013
+def test_worker_goes_away_or_client_does_not_read() -> None:
+    left, slow = duplex_in(State.ACTIVE), duplex_in(State.ACTIVE)
+    left.worker(GoingAway(5.0))
+    assert left.wait(4.9) == []
+    assert left.wait(0.1) == [stopped("server_shutdown")]
+    assert slow.do(slow.dialect.slow_consumer()) == [stopped("error")]
+    assert close_code(slow) == 1008

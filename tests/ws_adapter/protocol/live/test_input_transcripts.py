@@ -89,9 +89,10 @@ def test_speech_over_an_answer_still_interrupts_it_and_is_transcribed() -> None:
 
 def test_speech_before_an_answer_does_not_interrupt_it() -> None:
     session = talking()
-    hear(session, (LOUD, 1.0))
+    hear(session, (LOUD, 2.0))
     session.talk((UnitEnd.CHUNK, "one"), (UnitEnd.CHUNK, "two"))
     assert not any(run.force_listen for run in session.runs)
+    assert session.cancelled == []
 
 
 def test_speech_is_taken_apart_where_it_does_not_pause() -> None:

@@ -18,12 +18,7 @@ from inference_service.checkpoints.location import find
 from inference_service.engine.tick import Tick
 from inference_service.families import table
 from inference_service.interface.engine import Done, End, Piece
-from inference_service.interface.setups import (
-    DuplexSettings,
-    DuplexSetup,
-    UnitInput,
-    UnitOverrides,
-)
+from inference_service.interface.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from tests.support.long import long
 

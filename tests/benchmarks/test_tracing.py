@@ -12,13 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from antiphon_service.semconv import (
-    SPAN_FINALIZE,
-    SPAN_GENERATE,
-    SPAN_PREFILL,
-    SPAN_TICK,
-    SPAN_UNIT,
-)
+from antiphon_service.semconv import SPAN_FINALIZE, SPAN_GENERATE, SPAN_PREFILL, SPAN_TICK, SPAN_UNIT
 from benchmarks.tracing import conversation, cost, timeline
 from benchmarks.tracing.collector import Collector
 from benchmarks.tracing.settings import METRICS

@@ -11,13 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.drawing.source_tree import (
-    PACKAGES,
-    Import,
-    SourceTree,
-    imports_of,
-    is_within,
-)
+from docs.drawing.source_tree import PACKAGES, Import, SourceTree, imports_of, is_within
 
 SERVICES = ("ws_adapter", "inference_service")
 OUR_SERVERS = (*SERVICES, "antiphon_service", "antiphon_command", "antiphon_training")

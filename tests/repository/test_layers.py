@@ -6,13 +6,7 @@ from types import MappingProxyType
 
 import pytest
 
-from docs.drawing.layers import (
-    MOST,
-    Layers,
-    Subpackages,
-    circle,
-    layers,
-)
+from docs.drawing.layers import MOST, Layers, Subpackages, circle, layers
 from docs.drawing.source_tree import PACKAGES, SourceTree, repository
 
 

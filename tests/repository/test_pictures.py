@@ -8,11 +8,7 @@ import pytest
 
 from docs.drawing.draw import DOCUMENT, files
 from docs.drawing.layers import Subpackages
-from docs.drawing.layout import (
-    GAP,
-    essential,
-    placed,
-)
+from docs.drawing.layout import GAP, essential, placed
 from docs.drawing.picture import picture
 from docs.drawing.source_tree import ROOT, SourceTree, repository
 

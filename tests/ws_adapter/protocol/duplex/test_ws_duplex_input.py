@@ -206,10 +206,7 @@ def test_frames_of_a_chunk(fields: Event, frames: tuple[int, ...]) -> None:
             {"frame_base64_list": [pictured(side=2100)]},
             "frame_base64_list[0]: expected at most 4000000 pixels, got 2100 x 2100",
         ),
-        (
-            {"frames": ["AAAA" * (2**19 + 1)]},
-            "frames[0]: expected at most 1048576 bytes, got about 1572867",
-        ),
+        ({"frames": ["AAAA" * (2**19 + 1)]}, "frames[0]: expected at most 1048576 bytes, got about 1572867"),
         ({"frames": [huge()]}, "frames[0]: expected at most 4000000 pixels, got 20000 x 10000"),
         ({"frames": [7]}, "frames[0]: expected a string or an object, got 7"),
         ({"frames": [pictured(), ""]}, "Missing frames[1]"),

@@ -50,11 +50,7 @@ def test_waiting_is_told_once_and_then_updated() -> None:
 
 @pytest.mark.parametrize(
     ("bare", "waits", "told"),
-    [
-        (False, False, ["queue_done"]),
-        (True, False, []),
-        (True, True, ["queued", "queue_done"]),
-    ],
+    [(False, False, ["queue_done"]), (True, False, []), (True, True, ["queued", "queue_done"])],
 )
 def test_queue_done_is_told_after_a_wait_or_to_a_path_id(bare: bool, waits: bool, told: list[str]) -> None:
     talk = DuplexConversation(bare=bare)
@@ -152,8 +148,7 @@ def test_pause_without_a_timeout_lasts_as_long_as_the_server_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
-    [(None, 60), (0.2, 1), (-5, 1), (1, 1), (30, 30), (300, 300), (301, 300), (1e300, 300)],
+    ("given", "told"), [(None, 60), (0.2, 1), (-5, 1), (1, 1), (30, 30), (300, 300), (301, 300), (1e300, 300)]
 )
 def test_pause_timeout_is_clamped(given: float | None, told: float) -> None:
     talk = duplex_in(State.ACTIVE)
@@ -294,8 +289,7 @@ def test_worker_failed(state: State, reason: Reason, told: list[str], close: int
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
-    [(Reason.SESSION_LIMIT, "Session limit"), (Reason.IDLE_TIMEOUT, "Idle timeout")],
+    ("reason", "told"), [(Reason.SESSION_LIMIT, "Session limit"), (Reason.IDLE_TIMEOUT, "Idle timeout")]
 )
 def test_worker_ran_out_of_patience(reason: Reason, told: str) -> None:
     talk = duplex_in(State.ACTIVE)

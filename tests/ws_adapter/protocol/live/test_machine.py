@@ -9,14 +9,7 @@ import pytest
 from antiphon.contract import Reason
 from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import ready_signal
-from tests.ws_adapter.support.live_conversation import (
-    AUDIO,
-    LiveConversation,
-    append,
-    sound,
-    start,
-    told,
-)
+from tests.ws_adapter.support.live_conversation import AUDIO, LiveConversation, append, sound, start, told
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import GoingAway, TextPurpose, UnitEnd

@@ -145,8 +145,7 @@ def truncate(session: NativeConversation, ms: int) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("ms", "unit", "samples"),
-    [(0, 2, 0), (999, 2, 23_976), (1000, 3, 0), (1500, 3, 12_000), (2000, 3, None)],
+    ("ms", "unit", "samples"), [(0, 2, 0), (999, 2, 23_976), (1000, 3, 0), (1500, 3, 12_000), (2000, 3, None)]
 )
 def test_truncation_rolls_the_model_back_to_what_was_heard(ms: int, unit: int, samples: int | None) -> None:
     session = NativeConversation()

@@ -92,12 +92,7 @@ def test_a_spoken_response_climbs_the_ladder() -> None:
         "total_tokens": 43,
         "input_tokens": 15,
         "output_tokens": 28,
-        "input_token_details": {
-            "text_tokens": 5,
-            "audio_tokens": 10,
-            "image_tokens": 0,
-            "cached_tokens": 4,
-        },
+        "input_token_details": {"text_tokens": 5, "audio_tokens": 10, "image_tokens": 0, "cached_tokens": 4},
         "output_token_details": {"text_tokens": 3, "audio_tokens": 25},
     }
     (item,) = final["output"]

@@ -111,24 +111,19 @@ def test_input_before_init(state: State) -> None:
     assert in_state(state).client(append(input_id="in-1")) == [{"type": "error", "error": error}]
 
 
-def test_input_behind_a_held_init_runs_after_the_session_began() -> None:
-    talk = in_state(State.QUEUED)
-    talk.client(INIT)
+@pytest.mark.parametrize("state", [State.QUEUED, State.CONFIGURING])
+def test_input_behind_an_init_runs_after_the_session_began(state: State) -> None:
+    talk = in_state(state)
+    if state is State.QUEUED:
+        talk.client(INIT)
     assert talk.client(append(input_id="early")) == []
     talk.wait(30)
-    talk.connect()
+    if state is State.QUEUED:
+        talk.connect()
     assert talk.runs == []
     talk.worker(ready_signal())
     assert [run.unit for run in talk.runs] == [1]
     assert talk.finish(1)[0]["input_id"] == "early"
-
-
-def test_input_while_configuring_is_held() -> None:
-    talk = in_state(State.CONFIGURING)
-    assert talk.client(append()) == []
-    assert talk.runs == []
-    talk.worker(ready_signal())
-    assert len(talk.runs) == 1
 
 
 def test_input_while_active_runs_at_once_unless_it_is_invalid() -> None:

@@ -189,13 +189,6 @@ def test_force_listen_takes_back_what_was_not_sent() -> None:
     assert talk.runs[-1].force_listen is True
 
 
-def test_force_listen_on_every_chunk_is_one_listen_each(talk: DuplexConversation) -> None:
-    for unit in range(1, 8):
-        talk.client(chunk(0.9, force_listen=True))
-        assert names(talk.finish(unit)) == ["listen"]
-    assert [run.force_listen for run in talk.runs] == [True] * 7
-
-
 def test_interrupt_ends_a_response_at_the_next_unit(talk: DuplexConversation) -> None:
     talk.client(chunk())
     talk.speak(1)

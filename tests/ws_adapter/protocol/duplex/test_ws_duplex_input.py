@@ -330,23 +330,22 @@ def test_no_event(event: Any, code: str, message: str) -> None:
     assert talk.closed is None
 
 
-@pytest.mark.parametrize("frame", [b"no json", b'{"type":"pause","timeout":NaN}', b"", b'{"type":"stop"'])
-def test_no_json(frame: bytes) -> None:
+@pytest.mark.parametrize(
+    ("frame", "told", "close"),
+    [
+        (b"no json", ["error:invalid_json"], 1003),
+        (b'{"type":"pause","timeout":NaN}', ["error:invalid_json"], 1003),
+        (b"", ["error:invalid_json"], 1003),
+        (b'{"type":"stop"', ["error:invalid_json"], 1003),
+        (b'{"type":"client_diagnostic","x":"\xff"}', [], 1007),
+        (None, ["error:invalid_frame"], 1003),
+    ],
+)
+def test_frame_that_is_no_json_text_ends_the_session(
+    frame: bytes | None, told: list[str], close: int
+) -> None:
     talk = active()
-    assert names(talk.client(frame)) == ["error:invalid_json"]
+    events = talk.do(talk.dialect.binary_frame(talk.now)) if frame is None else talk.client(frame)
+    assert names(events) == told
     assert talk.closed is not None
-    assert talk.closed.code == 1003
-
-
-def test_binary_frame() -> None:
-    talk = active()
-    assert names(talk.do(talk.dialect.binary_frame(talk.now))) == ["error:invalid_frame"]
-    assert talk.closed is not None
-    assert talk.closed.code == 1003
-
-
-def test_bad_utf8() -> None:
-    talk = active()
-    assert talk.client(b'{"type":"client_diagnostic","x":"\xff"}') == []
-    assert talk.closed is not None
-    assert talk.closed.code == 1007
+    assert talk.closed.code == close

@@ -246,12 +246,6 @@ def test_session_limit(state: State) -> None:
     assert ends_with_timeout(talk, talk.wait(0.1), "Session limit (40.0s)")
 
 
-def test_idle_timeout_only_while_others_wait() -> None:
-    talk = duplex_in(State.ACTIVE)
-    assert talk.wait(200) == []
-    assert ends_with_timeout(talk, talk.wait(1, others_wait=True), "Idle timeout (60.0s)")
-
-
 def test_resume_without_a_pause_is_no_sign_of_life() -> None:
     talk = duplex_in(State.ACTIVE)
     talk.wait(59, others_wait=True)

@@ -220,7 +220,7 @@ def test_words_that_come_before_any_sound_are_not_heard_before_it() -> None:
     assert remembered(session) == []
 
 
-def test_an_answer_can_be_truncated_while_it_is_spoken() -> None:
+def test_an_answer_can_be_truncated_while_it_is_spoken_and_after_it_was_interrupted() -> None:
     session, _ = session_with("Hello")
     session.respond()
     item_id = session.say("One two three four.", 2.0)[0]["item"]["id"]
@@ -229,9 +229,6 @@ def test_an_answer_can_be_truncated_while_it_is_spoken() -> None:
     session.finish()
     assert remembered(session) == ["One two "]
 
-
-def test_an_answer_can_be_truncated_after_it_was_interrupted() -> None:
-    session, _ = session_with("Hello")
     session.respond()
     item_id = session.say("One two three four.", 2.0)[0]["item"]["id"]
     session.client({"type": "response.cancel"})
@@ -239,7 +236,7 @@ def test_an_answer_can_be_truncated_after_it_was_interrupted() -> None:
 
 
 def test_a_truncation_beyond_the_end_is_refused_and_a_late_one_is_not() -> None:
-    session, _ = session_with("Hello")
+    session, (of_the_user,) = session_with("Hello")
     item_id = spoken(session, ("Seven", 1.0))
     assert told(session.client(truncate(item_id, 1050))) == ["conversation.item.truncated"]
     assert remembered(session) == ["Seven"]
@@ -247,11 +244,7 @@ def test_a_truncation_beyond_the_end_is_refused_and_a_late_one_is_not() -> None:
     assert answer["error"]["code"] == "invalid_value"
     assert answer["error"]["message"] == "Audio content of 1000ms is already shorter than 5000ms"
     assert answer["error"]["event_id"] == "cut"
-
-
-def test_only_what_the_model_says_aloud_can_be_truncated() -> None:
-    session, (item_id,) = session_with("Hello")
-    (answer,) = session.client(truncate(item_id, 0))
+    (answer,) = session.client(truncate(of_the_user, 0))
     assert answer["error"]["code"] is None
     assert answer["error"]["message"] == "Only model output audio messages can be truncated"
 

@@ -181,18 +181,14 @@ def test_commit_makes_an_item_and_asks_for_no_answer() -> None:
     assert not session.runs
 
 
-def test_full_context_ends_the_session() -> None:
-    session = NativeConversation()
-    session.second(UnitEnd.CONTEXT_FULL)
-    assert session.closed is not None
-
-
-def test_worker_that_is_lost_ends_the_session_with_an_error() -> None:
-    session = NativeConversation()
-    session.second()
-    (error,) = session.fail(Reason.WORKER_LOST)
+def test_worker_that_is_lost_or_full_of_nothing_ends_the_session() -> None:
+    full, lost = NativeConversation(), NativeConversation()
+    full.second(UnitEnd.CONTEXT_FULL)
+    assert full.closed is not None
+    lost.second()
+    (error,) = lost.fail(Reason.WORKER_LOST)
     assert error["error"]["type"] == "server_error"
-    assert session.closed is not None
+    assert lost.closed is not None
 
 
 def test_failed_second_is_told_and_the_conversation_goes_on() -> None:

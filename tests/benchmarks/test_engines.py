@@ -1,6 +1,5 @@
 """The benchmark of both engines: what it makes of answers, and where it writes."""
 
-
 import pytest
 
 from benchmarks.engines import __main__ as engines

@@ -232,18 +232,14 @@ def test_full_context_ends_the_session_behind_the_units_events(
     assert close_code(talk) == 1000
 
 
-def test_unknown_context_limit_is_no_limit() -> None:
+@pytest.mark.parametrize(("limit", "length"), [(8192, 8192), (0, 10**6)])
+def test_context_that_rolls_at_its_limit_or_has_none_goes_on(limit: int, length: int) -> None:
     talk = Conversation(silence_tail_units=0)
-    created = talk.activate(context_limit=0)
-    talk.client(append())
-    assert "n_past_max" not in created["metrics"]
-    assert kinds(talk.finish(1, context_tokens=10**6)) == ["listen"]
-
-
-def test_context_that_rolls_at_its_limit_goes_on(talk: Conversation) -> None:
+    created = talk.activate(context_limit=limit)
+    assert created["metrics"].get("n_past_max", 0) == limit
     talk.client(append(2.0))
-    assert kinds(talk.finish(1, context_tokens=8192)) == ["listen"]
-    assert kinds(talk.finish(2, context_tokens=8192)) == ["listen"]
+    for unit in (1, 2):
+        assert kinds(talk.finish(unit, context_tokens=length)) == ["listen"]
 
 
 def test_at_most_the_workers_window_is_in_flight(talk: Conversation) -> None:

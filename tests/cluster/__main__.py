@@ -21,7 +21,6 @@ RECORDINGS = Path(__file__).parents[2] / "clients/recordings"
 
 
 def main() -> int:
-    """Runs from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--talkers", type=int, default=20)
     parser.add_argument("--slots", type=int, default=3, help="of each worker")

@@ -40,8 +40,6 @@ def until(condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S)
 
 
 class Node:
-    """One process, ended by its id."""
-
     def __init__(self, name: str, words: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
@@ -62,11 +60,9 @@ class Node:
 
     @property
     def log(self) -> str:
-        """All it has written."""
         return self._log.read_text(errors="replace")
 
     def end(self, number: signal.Signals = signal.SIGTERM, within_s: float = DRAIN_S) -> int:
-        """Signals it and waits for its end."""
         self.process.send_signal(number)
         return self.process.wait(within_s)
 
@@ -89,7 +85,6 @@ class Cluster:
         self._shared = {"ANTIPHON_WORKER_KEY": key, "ANTIPHON_CLIENT_SECRET_KEY": key}
 
     def start(self, adapters: int = 2, workers: int = 2) -> None:
-        """Starts them all and waits until each serves."""
         self.redis.start()
         self._shared["ANTIPHON_DISPATCHER"] = self.redis.url
         for name in [self.spawn_worker() for _ in range(workers)]:
@@ -99,7 +94,6 @@ class Cluster:
         until(lambda: self.free_slots() == workers * self.slots, "all slots are known")
 
     def spawn_worker(self) -> str:
-        """Another worker, which is not waited for."""
         name = f"worker-{next(self._numbers)}"
         target = f"unix:{self.folder / f'{name}.sock'}"
         words = (*self.worker, "--slots", str(self.slots), "--listen", target, "--advertise", target)
@@ -121,7 +115,6 @@ class Cluster:
         return self.nodes.pop(name)
 
     def status(self, name: str) -> dict[str, Any]:
-        """What an adapter says of itself."""
         url = f"{self.nodes[name].address('administration')}/status.json"
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return dict(json.load(answer))
@@ -140,7 +133,6 @@ class Cluster:
             return dict(found)
 
     def free_slots(self) -> int:
-        """As the first adapter knows them."""
         url = next(iter(self.adapters.values()))
         try:
             with urllib.request.urlopen(f"{url}/readyz", timeout=PATIENCE_S) as answer:
@@ -149,7 +141,6 @@ class Cluster:
             return -1
 
     def close(self) -> None:
-        """Ends all of them at once."""
         for node in self.nodes.values():
             if node.process.poll() is None:
                 node.process.kill()

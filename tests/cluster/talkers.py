@@ -43,17 +43,14 @@ class Talkers:
 
     @property
     def live(self) -> list[Conversation]:
-        """Those that are under way."""
         return [one for one in self.conversations if not one.ended]
 
     async def talk(self, count: int) -> None:
-        """Returns when all have stopped."""
         async with asyncio.TaskGroup() as talking:
             for number in range(count):
                 talking.create_task(self._talker(number))
 
     def stop(self) -> None:
-        """Has them finish what they have begun."""
         self._stopping.set()
 
     async def _talker(self, number: int) -> None:

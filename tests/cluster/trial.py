@@ -37,14 +37,11 @@ class Phase:
 
     @property
     def is_good(self) -> bool:
-        """Whether nobody was lost who need not be."""
         return len(self.lost) <= self.allowed
 
 
 @dataclass
 class Trial:
-    """Runs them all."""
-
     cluster: Cluster
     talkers: Talkers
     phases: list[Phase] = field(default_factory=list)
@@ -173,7 +170,6 @@ class Trial:
             self.faults.append(f"{name} ended with {code}")
 
     async def _watch_leases(self) -> None:
-        """No slot is granted to two."""
         owners: dict[tuple[str, int, int], str] = {}
         while True:
             for name in list(self.cluster.adapters):

@@ -30,14 +30,11 @@ SLOTS = 12
 
 @dataclass(frozen=True)
 class Recording:
-    """A spoken question of the manifest."""
-
     name: str
     reply: str
     pcm: NDArray[np.float32]
 
     def units(self, silence: int) -> list[NDArray[np.float32]]:
-        """Whole seconds of the recording, then `silence` seconds of nothing."""
         seconds = -(-len(self.pcm) // RATE)
         padded = np.zeros((seconds + silence) * RATE, np.float32)
         padded[: len(self.pcm)] = self.pcm
@@ -69,13 +66,11 @@ class Server:
 
     @property
     def said(self) -> str:
-        """Everything it has written so far."""
         self.log.seek(0)
         return self.log.read()
 
     @property
     def admin_port(self) -> int:
-        """That of a server with `--admin-port 0`, as it said."""
         found = re.search(r"administration on \S+ port (\d+)", self.said)
         assert found, self.said
         return int(found[1])
@@ -120,7 +115,6 @@ def running_adapter(worker: str, *arguments: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def worker() -> Iterator[str]:
-    """It fills its slots on a loaded machine too."""
     with running_worker("--no-admission") as server:
         yield server.address
 
@@ -132,7 +126,6 @@ def adapter(worker: str) -> Iterator[str]:
 
 
 def readiness(adapter: str) -> dict[str, object]:
-    """The adapter's `/ready`, whatever its status."""
     try:
         with urllib.request.urlopen(f"{adapter}/ready", timeout=PATIENCE_S) as response:
             return dict(json.load(response))
@@ -141,7 +134,6 @@ def readiness(adapter: str) -> dict[str, object]:
 
 
 async def until_free(adapter: str, slots: int, within_s: float) -> float:
-    """Seconds until the adapter reports that many free slots."""
     begin = time.monotonic()
     while (await asyncio.to_thread(readiness, adapter))["free_slots"] != slots:
         assert time.monotonic() - begin < within_s, f"not {slots} free slots within {within_s} s"

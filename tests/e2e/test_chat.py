@@ -25,7 +25,6 @@ WRITTEN = {
 
 
 def said_by(role: pb.Role, *parts: str | bytes | Recording) -> pb.ChatMessage:
-    """A message; bytes are a picture."""
     content = []
     for part in parts:
         match part:

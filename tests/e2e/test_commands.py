@@ -18,7 +18,6 @@ GREEDY = ("--temperature", "0")
 
 
 def told(file: str, what: str) -> str:
-    """What the manifest says about a recording."""
     [entry] = [entry for entry in json.loads((FOLDER / "manifest.json").read_text()) if entry["file"] == file]
     return str(entry[what])
 

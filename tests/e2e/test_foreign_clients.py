@@ -38,7 +38,6 @@ def make(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def typescript() -> Path:
-    """The folder of the built client."""
     make("typescript")
     return TYPESCRIPT / "dist"
 

@@ -18,8 +18,6 @@ CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, seed=5)
 
 
 class Answer:
-    """What a unit said."""
-
     def __init__(self) -> None:
         self.text = ""
         self.samples = np.zeros(0, np.float32)
@@ -27,7 +25,6 @@ class Answer:
 
 
 async def answer(session: Session) -> Answer:
-    """Read up to the end of a unit."""
     said = Answer()
     async with asyncio.timeout(PATIENCE_S):
         async for output in session:

@@ -18,7 +18,6 @@ def plain() -> Iterator[Server]:
 
 
 def loaded(pid: int) -> list[str]:
-    """The compiled kernels in the memory of a process."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return sorted({line.split()[-1] for line in lines if "inference_service/kernels/" in line})
 

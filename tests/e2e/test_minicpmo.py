@@ -56,8 +56,6 @@ Sound = NDArray[np.float32]
 
 @dataclass
 class Said:
-    """What one unit came to."""
-
     text: str = ""
     sound: list[Sound] = field(default_factory=list)
     listens: bool = False
@@ -92,7 +90,6 @@ def adapter(worker: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def runtime(folder: Path) -> Iterator[Runtime]:
-    """In this process, on one thread as the worker is."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield table.load(folder, torch.device("cpu"))(1)
@@ -261,7 +258,6 @@ async def test_call_that_an_answer_has_to_make_is_neither_shown_nor_spoken(adapt
 
 
 async def spoken(worker: str, voice: common.Voice) -> tuple[str, bytes]:
-    """Words and sound of a conversation in a voice."""
     words, sound = "", b""
     async with channel_to(worker) as channel:
         caller = await Caller(channel).open()

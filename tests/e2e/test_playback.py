@@ -38,7 +38,6 @@ class Loudspeaker:
     _empty_at: float | None = None
 
     def take(self, event: Event, now: float) -> None:
-        """An event came, at `now` seconds."""
         if event.get("kind") == "audio":
             computed_s = event["metrics"]["wall_clock_ms"] / 1000
             self._play(len(samples_of(event)) / OUTPUT_RATE_HZ, now - computed_s)

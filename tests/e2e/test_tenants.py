@@ -19,12 +19,10 @@ CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_CHAT)
 
 
 def ask(adapter: Server, key: Path) -> Outcome:
-    """A typed question of the command."""
     return run_cli("chat", "what is your name", "--url", adapter.address, "--key-file", key)
 
 
 async def ask_directly(port: str, key: str) -> int:
-    """Tokens of a turn at the worker itself."""
     tokens = 0
     async with asyncio.timeout(PATIENCE_S), acquire(port, "chat", key=key) as lease:
         async with Session.open(lease, CONFIG) as session:

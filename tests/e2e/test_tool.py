@@ -37,21 +37,18 @@ async def sdk(adapter: str) -> AsyncIterator[AsyncOpenAI]:
 
 
 async def answer(sdk: AsyncOpenAI, messages: list[Any], **asked: Any) -> Any:
-    """Return the choice of a completion, with the light offered."""
     asked = {"tools": [SET_LIGHT], **asked}
     done = await sdk.chat.completions.create(model=MODEL, temperature=0, messages=messages, **asked)
     return done.choices[0]
 
 
 def called(choice: Any) -> tuple[str, Any]:
-    """Return name and arguments of the only call."""
     assert choice.finish_reason == "tool_calls"
     (call,) = choice.message.tool_calls
     return call.function.name, json.loads(call.function.arguments)
 
 
 def history(request: Any, choice: Any, result: str) -> list[Any]:
-    """Return the messages up to the result of the call."""
     (call,) = choice.message.tool_calls
     return [
         request,

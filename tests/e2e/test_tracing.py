@@ -42,8 +42,6 @@ STEPS = (semconv.SPAN_PREFILL, semconv.SPAN_GENERATE, semconv.SPAN_FINALIZE)
 
 @dataclass(frozen=True)
 class Stack:
-    """Both processes, and what they export."""
-
     collected: Spans
     worker: Server | Worker
     adapter: Server
@@ -88,7 +86,6 @@ def of(spans: list[Exported], name: str) -> list[Exported]:
 
 
 async def exported(condition: Callable[[], bool]) -> None:
-    """Waits until the collector has what `condition` looks for."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (nobody announces it)
             await asyncio.sleep(0.05)
@@ -153,7 +150,6 @@ class Client:
         return event
 
     async def unit(self, number: int, pcm: bytes) -> None:
-        """One second of input, up to its answer."""
         await self.socket.send(append(number, pcm))
         while True:
             event = await self.next()
@@ -162,7 +158,6 @@ class Client:
                 return
 
     async def end(self) -> None:
-        """Reads to the end."""
         try:
             while True:
                 await self.next()
@@ -188,7 +183,6 @@ def append(number: int, pcm: bytes) -> str:
 async def talking(
     stack: Stack, *, headers: dict[str, str] | None = None, **first: Any
 ) -> AsyncIterator[Client]:
-    """A client whose session has begun."""
     async with connect(stack.url, additional_headers=headers) as socket:
         payload = {"system_prompt": CANARY, "config": {"seed": 1}}
         await socket.send(json.dumps({"type": "session.init", "payload": payload, **first}))
@@ -201,8 +195,6 @@ SECOND = bytes(4 * 16_000)
 
 
 class TestConversation:
-    """A spoken question and its answer."""
-
     async def test_a_conversation_is_one_tree_over_both_services(
         self, stack: Stack, recordings: list[Recording]
     ) -> None:

@@ -12,7 +12,6 @@ SILENCE_S = 7
 
 
 async def answer(url: str, recording: Recording, seed: int) -> tuple[str, int]:
-    """Text and number of samples of everything the model said."""
     text, samples = "", 0
     units = recording.units(SILENCE_S)
     async with (

@@ -57,7 +57,6 @@ class Running:
     """Sockets that were such connections."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
         os.kill(self.process.pid, number)
 
     async def terminate(self, *, twice: bool = False) -> None:
@@ -69,52 +68,41 @@ class Running:
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended."""
         return self.process.poll() is None
 
     @property
     def files(self) -> list[str]:
-        """See `tests.failures.descriptors.files`."""
         return descriptors.files(self.process.pid, self.pools, self.pooled)
 
     async def exit_code(self) -> int:
-        """Waits for its end."""
         return await asyncio.to_thread(self.process.wait, PATIENCE_S)
 
     async def end(self) -> None:
-        """Ends it if it has not ended."""
         if self.lives:
             self.signal(signal.SIGCONT)
         await asyncio.to_thread(self.exits.close)
 
     async def scrape(self) -> Scrape:
-        """Its metrics."""
         return await scrape(self.admin_port)
 
 
 @dataclass(kw_only=True)
 class RunningWorker(Running):
-    """A worker; `worker` speaks to it."""
-
     worker: Worker
 
     @property
     def target(self) -> str:
-        """Where it listens."""
         return self.worker.target
 
     def release(self, key: str, step: str, unit: int) -> None:
-        """Lets a session go on."""
         if self.lives:
             self.worker.release(key, step, unit)
 
     async def until_it_holds(self, key: str, step: str, unit: int) -> None:
-        """Waits until the session with this key waits there."""
         await until(lambda: f"holds {key} {step} {unit}\n" in self.log.text, f"{key} in {step}")
 
 
 async def until(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
-    """Waits for what has no event."""
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, f"not in {within_s:g} s: {what}"
@@ -146,17 +134,14 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Of the adapter that a party comes to."""
         return self.stack.url("")
 
     @property
     def other_url(self) -> str:
-        """Of the adapter that everybody else comes to."""
         return self.url
 
     @property
     def processes(self) -> dict[str, Running]:
-        """Those of a cluster, by what they are called."""
         return {"worker": self.worker, "other worker": self.other, "adapter": self.adapter}
 
     @property
@@ -175,20 +160,17 @@ class Cluster:
         await self._until_complete()
 
     async def stop(self) -> None:
-        """Ends all."""
         self._far.cancel()
         for process in self.processes.values():
             await process.end()
         await self.link.stop()
 
     async def restart_worker(self) -> None:
-        """Another first worker, at the same address for adapters."""
         await self.worker.end()
         self.worker = await self._start_worker(self.slots)
         await self._until_complete()
 
     async def restart_adapter(self) -> None:
-        """Another adapter, at another address for its clients."""
         await self.adapter.end()
         self._far.cancel()
         self.link.target = None
@@ -235,14 +217,12 @@ class Cluster:
         return await asyncio.to_thread(start)
 
     async def begin_far(self) -> None:
-        """It comes, and talks."""
         self.far_has_moved = False
         self.far = Visit("far", "neighbour")
         self._far = asyncio.create_task(self.far.run(self.other_url))
         await self.hear(self.far)
 
     async def hear(self, neighbour: Visit, units: int = 2) -> None:
-        """Waits until a neighbour has been answered so often again."""
         start = neighbour.units
         await neighbour.until(lambda: neighbour.units >= start + units, PATIENCE_S, "answer")
 
@@ -254,11 +234,9 @@ class Cluster:
         return self.far.code is None
 
     def heal(self) -> None:
-        """All links are as they were."""
         self.link.heal()
 
     async def renew(self) -> None:
-        """Everything is where it was at first."""
         self.heal()
         if self.is_spoiled:
             self.is_spoiled = False
@@ -271,14 +249,12 @@ class Cluster:
         """Nothing is left in a queue beyond the processes."""
 
     def release(self, key: str, step: str, unit: int) -> None:
-        """Lets a session go on, wherever it is."""
         self.worker.release(key, step, unit)
         self.other.release(key, step, unit)
 
 
 @asynccontextmanager
 async def started(cluster: Cluster) -> AsyncIterator[Cluster]:
-    """A cluster, ended on leaving the block."""
     await cluster.start()
     try:
         yield cluster

@@ -60,7 +60,6 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """As in docs/failures.md."""
         return f"{self.what} {self.victim}"
 
 
@@ -123,7 +122,6 @@ async def _hold_clients(scene: Scene) -> None:
 
 
 async def _clients_are_missed(scene: Scene) -> None:
-    """The adapter has given them up; then they find out."""
     await until_active(scene.cluster.adapter, 2, SILENT_CLIENT_S + MARGIN_S)
     scene.link.heal()
     if scene.party.is_process:

@@ -29,16 +29,13 @@ class Link:
 
     @property
     def port(self) -> int:
-        """Of its address."""
         return int(self.address.rpartition(":")[2])
 
     async def start(self) -> None:
-        """Listens on a free port of loopback."""
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0, limit=CHUNK)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Nothing of it is left."""
         assert self._server is not None
         self._server.close()
         self.cut()
@@ -65,7 +62,6 @@ class Link:
             wire.flows.clear()
 
     def slow(self, delay_s: float, loss: float) -> None:
-        """Everything comes late."""
         self.delay_s, self.loss = delay_s, loss
 
     def heal(self) -> None:
@@ -76,7 +72,6 @@ class Link:
             wire.flows.set()
 
     def heal_new(self) -> None:
-        """New connections pass; those that were held stay so."""
         self.delay_s = self.loss = 0.0
         self._opens.set()
 
@@ -107,8 +102,6 @@ class Link:
 
 
 class _Wire:
-    """One connection through a link."""
-
     def __init__(self, link: Link, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
         self.near = near
         self.far = far
@@ -136,7 +129,6 @@ class _Wire:
 
 @asynccontextmanager
 async def link_to(target: str | None) -> AsyncIterator[Link]:
-    """A link, taken away on leaving the block."""
     link = Link(target)
     await link.start()
     try:

@@ -21,15 +21,12 @@ class LinkThread:
 
     @property
     def address(self) -> str:
-        """Return the address that clients connect to."""
         return self._link.address
 
     def start(self) -> None:
-        """See `Link.start`."""
         self._do(self._link.start())
 
     def stop(self) -> None:
-        """Nothing of it is left."""
         try:
             self._do(self._link.stop())
         finally:
@@ -42,7 +39,6 @@ class LinkThread:
         self._call(lambda: setattr(self._link, "target", target))
 
     def cut(self) -> None:
-        """See `Link.cut`."""
         self._call(self._link.cut)
 
     def _call(self, act: Callable[[], object]) -> None:
@@ -57,7 +53,6 @@ class LinkThread:
 
 @contextmanager
 def link_in_thread(target: str | None) -> Iterator[LinkThread]:
-    """A link, taken away on leaving the block."""
     link = LinkThread(target)
     try:
         link.start()

@@ -10,7 +10,6 @@ from tests.failures.shared import SharedCluster
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("fault", [it for it in faults.FAULTS if it.is_long], ids=lambda it: it.name)
 async def test_long_fault(cluster: Cluster, fault: faults.Fault) -> None:
-    """As `test_faults.test_fault`."""
     await faults.played(cluster, fault)
 
 
@@ -19,5 +18,4 @@ async def test_long_fault(cluster: Cluster, fault: faults.Fault) -> None:
     "fault", [it for it in shared_faults.SHARED_FAULTS if it.is_long], ids=lambda it: it.name
 )
 async def test_long_shared_fault(shared_cluster: SharedCluster, fault: shared_faults.SharedFault) -> None:
-    """As `test_faults.test_shared_fault`."""
     await shared_faults.played(shared_cluster, fault)

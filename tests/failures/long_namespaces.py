@@ -27,8 +27,6 @@ SECOND = np.zeros(antiphon.INPUT_RATE_HZ, np.float32)
 
 
 class Line:
-    """From this machine to the namespace."""
-
     def __init__(self) -> None:
         number = os.getpid() % 64
         self.namespace = f"antiphon-{number}"
@@ -45,15 +43,12 @@ class Line:
         self.mend()
 
     def lose(self) -> None:
-        """From now on nothing arrives, on either side."""
         self._inside("link", "set", self.far, "down")
 
     def mend(self) -> None:
-        """It carries again what is sent."""
         self._inside("link", "set", self.far, "up")
 
     def remove(self) -> None:
-        """The pair of interfaces goes with the namespace."""
         subprocess.run(["ip", "netns", "delete", self.namespace], capture_output=True, check=False)
 
     def _inside(self, *words: str) -> None:
@@ -78,7 +73,6 @@ def line() -> Iterator[Line]:
 
 @contextmanager
 def worker_behind(line: Line, key: Path) -> Iterator[Worker]:
-    """The shipped checkpoint."""
     command = ["ip", "netns", "exec", line.namespace, sys.executable, "-m", "antiphon_command", "worker"]
     command += ["--listen", f"{line.address}:50051", "--insecure-grpc", "--worker-key-file", str(key)]
     command += ["--slots", str(SLOTS), "--no-admission", "--drain-timeout-s", "0"]
@@ -104,14 +98,12 @@ def stack(line: Line, tmp_path: Path) -> Iterator[Stack]:
 
 
 async def unit(session: DuplexSession) -> None:
-    """A second is sent and answered."""
     await session.send_audio(SECOND)
     async with asyncio.timeout(PATIENCE_S):
         await anext(session)
 
 
 async def rest(session: DuplexSession) -> None:
-    """Whatever still comes."""
     async with asyncio.timeout(NOTICED_S + PATIENCE_S):
         async for _ in session:
             pass

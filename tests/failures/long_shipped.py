@@ -48,7 +48,6 @@ def question() -> list[str]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_fault_in_mid_turn(fault: str) -> None:
-    """One error and one end, in time."""
     strike, end = FAULTS[fault]
     with shipped_worker(slots=1) as worker:
         async with link_to(worker.target) as link:

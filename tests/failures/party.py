@@ -23,7 +23,6 @@ class Party:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, *states: str) -> None:
-        """Lets these clients come."""
         if not self.is_process:
             for state in states:
                 self._tasks.append(asyncio.create_task(self.visits[state].run(self._url)))
@@ -49,12 +48,10 @@ class Party:
                 visit.hear(event, told["at"])
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process of the clients."""
         assert self._process is not None
         os.kill(self._process.pid, number)
 
     async def leave(self) -> None:
-        """All who are still there vanish."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()

@@ -67,11 +67,9 @@ class Scene:
 
     @property
     def visits(self) -> dict[str, Visit]:
-        """By state, and `near`."""
         return {**self.party.visits, "near": self.near}
 
     async def reach(self) -> None:
-        """Everybody is where they should be."""
         held = [state for state in STATES if state != "queued"]
         await self.party.open(*held)
         for state in held:
@@ -105,7 +103,6 @@ class Scene:
         assert (tuple(kinds), visit.code) == (end.kinds, end.code), (visit.key, visit.kinds())
 
     def go_on(self) -> None:
-        """The slot of the one that is over gets clean."""
         self._release("closing")
 
     def _release(self, state: str) -> None:
@@ -118,7 +115,6 @@ class Scene:
         await until_waiting(self.cluster.adapter, moving, within_s)
 
     async def served(self, ends: dict[str, End]) -> None:
-        """Those whose sessions go on are answered."""
         for state, end in ends.items():
             visit = self.party.visits[state]
             if end is CONTINUES:
@@ -191,7 +187,6 @@ async def scene_in(cluster: Cluster, name: str, *, is_process: bool = False) -> 
 
 
 async def _greet(cluster: Cluster) -> None:
-    """See `_greet_at`: at every adapter."""
     for url in {cluster.url, cluster.other_url}:
         await _greet_at(url)
 
@@ -238,7 +233,6 @@ async def check_clean(cluster: Cluster) -> None:
 
 
 async def _until_closed(name: str, running: Running, before: list[str]) -> None:
-    """Waits until no more is open than before."""
     end = time.monotonic() + PATIENCE_S
     while len(found := running.files) > len(before):
         assert time.monotonic() < end, f"the {name} has open {found}, and had before {before}"
@@ -282,7 +276,6 @@ async def until_slots(running: Running, attached: int, within_s: float = PATIENC
 
 
 async def _attached_to(running: Running) -> int:
-    """How many sessions a worker has."""
     return int((await running.scrape()).value(semconv.SLOTS.name, state="attached") or 0)
 
 

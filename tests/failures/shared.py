@@ -31,21 +31,17 @@ class SharedCluster(Cluster):
 
     @property
     def other_url(self) -> str:
-        """See `Cluster.other_url`."""
         return self.second_stack.url("")
 
     @property
     def processes(self) -> dict[str, Running]:
-        """See `Cluster.processes`."""
         return super().processes | {"second adapter": self.second}
 
     @property
     def active(self) -> dict[str, int]:
-        """See `Cluster.active`."""
         return {"adapter": 0, "second adapter": int(self.has_far)}
 
     async def start(self) -> None:
-        """See `Cluster.start`."""
         self._folder = tempfile.mkdtemp(prefix="antiphon-")
         self.redis = RedisServer(Path(self._folder))
         await asyncio.to_thread(self.redis.start)
@@ -60,7 +56,6 @@ class SharedCluster(Cluster):
         await self.restart_worker(is_first=True)
 
     async def stop(self) -> None:
-        """See `Cluster.stop`."""
         await super().stop()
         for link in (self.redis_link, self.beat_link):
             await link.stop()
@@ -68,7 +63,6 @@ class SharedCluster(Cluster):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def restart_worker(self, *, is_first: bool = False) -> None:
-        """See `Cluster.restart_worker`."""
         if not is_first:
             await self.worker.end()
         advertise = ("--advertise", self.link.address)
@@ -76,7 +70,6 @@ class SharedCluster(Cluster):
         await self._until_complete()
 
     async def restart_adapter(self) -> None:
-        """See `Cluster.restart_adapter`; `far` is not concerned."""
         await self.adapter.end()
         await self._start_adapter()
 
@@ -102,7 +95,6 @@ class SharedCluster(Cluster):
         return frozenset({self.redis.port, self.redis_link.port, self.beat_link.port})
 
     def heal(self) -> None:
-        """See `Cluster.heal`."""
         super().heal()
         self.redis_link.heal()
         self.beat_link.heal()

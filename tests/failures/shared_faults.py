@@ -45,7 +45,6 @@ class SharedFault:
 
     @property
     def name(self) -> str:
-        """As in docs/failures.md."""
         return f"{self.what} {self.victim}"
 
 
@@ -159,7 +158,6 @@ SHARED_FAULTS = (
 
 
 async def played(cluster: SharedCluster, fault: SharedFault) -> None:
-    """Plays one row, and holds it against what it says."""
     async with scene_in(cluster, fault.name.replace(" ", "_")) as scene:
         await fault.strike(cluster, scene)
         scene.go_on()
@@ -175,7 +173,6 @@ async def played(cluster: SharedCluster, fault: SharedFault) -> None:
 
 
 async def _outage(cluster: SharedCluster, scene: Scene, fault: SharedFault) -> None:
-    """Whoever has a slot talks on, and nobody gets one."""
     await cluster.hear(scene.near)
     await cluster.hear(cluster.far)
     await scene.served({state: end for state, end in fault.ends.items() if state != "queued"})

@@ -72,12 +72,10 @@ class Visit:
 
     @property
     def key(self) -> str:
-        """What its script is called at the worker."""
         return f"{self.name}-{self.state}"
 
     @property
     def is_created(self) -> bool:
-        """Whether its session has begun."""
         return "session.created" in self.kinds()
 
     def kinds(self, start: int = 0) -> list[str]:
@@ -86,7 +84,6 @@ class Visit:
         return [kind for kind in found if kind not in WAITING]
 
     async def run(self, url: str) -> None:
-        """From the connection to its end; keeps nobody waiting."""
         try:
             async with connect(url + TARGET, compression=None, max_size=None, ping_interval=None) as socket:
                 self._socket = socket
@@ -101,7 +98,6 @@ class Visit:
             self.end(closed.code if closed else 1006)
 
     async def say_more(self) -> None:
-        """Another second of input."""
         assert self._socket is not None
         with suppress(ConnectionClosed):
             await self._socket.send(json.dumps(G3.append()))
@@ -114,7 +110,6 @@ class Visit:
         self.news.set()
 
     def end(self, code: int) -> None:
-        """The connection is over."""
         self.code, self.ended_at = code, time.monotonic()
         self.told(self, {"type": "end", "code": code})
         self.news.set()
@@ -146,7 +141,6 @@ class Visit:
 
 
 def _kind(event: Event) -> str:
-    """As `tests.conformance.support.client.kind`."""
     if event["type"] == "error":
         return f"error:{event['error']['code']}"
     return str(event.get("kind", event["type"]))

@@ -38,7 +38,6 @@ def fuzz(target: str, seconds: int) -> int:
 
 
 def main() -> int:
-    """Runs from the command line."""
     targets = sorted(folder.name for folder in FOLDER.iterdir())
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--target", choices=targets, help="default: all, one after another")

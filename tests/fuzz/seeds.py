@@ -21,7 +21,6 @@ FOLDER = Path(__file__).parent / "corpus"
 
 
 def load(target: str) -> dict[str, bytes]:
-    """Names and contents of a target's inputs."""
     return {file.name: file.read_bytes() for file in sorted((FOLDER / target).iterdir())}
 
 
@@ -242,7 +241,6 @@ _COMPLETIONS: dict[str, Any] = {
 
 
 def first_inputs() -> dict[str, dict[str, bytes]]:
-    """Valid input for every target."""
     return {
         "realtime_event": _frames(_REALTIME),
         "duplex_event": _frames(_DUPLEX),
@@ -320,7 +318,6 @@ def first_inputs() -> dict[str, dict[str, bytes]]:
 
 
 def main() -> None:
-    """Writes the first inputs; those that are there stay."""
     for target, inputs in first_inputs().items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,6 @@ def _duplex() -> Vocabulary:
 
 
 def _read_event(vocabulary: Vocabulary, frame: bytes) -> None:
-    """One frame, decoded and read to its last field."""
     with suppress(Refusal, InvalidUtf8):
         match vocabulary.decode(frame):
             case Begin(read=read):
@@ -104,12 +103,10 @@ def _read_event(vocabulary: Vocabulary, frame: bytes) -> None:
 
 
 def realtime_event(data: bytes) -> None:
-    """A frame of `/v1/realtime`."""
     _read_event(_realtime(), data)
 
 
 def duplex_event(data: bytes) -> None:
-    """A frame of `/ws/duplex`."""
     _read_event(_duplex(), data)
 
 
@@ -142,17 +139,14 @@ def _converse(vocabulary: Vocabulary, data: bytes) -> None:
 
 
 def realtime_conversation(data: bytes) -> None:
-    """Frames of `/v1/realtime`, one a line."""
     _converse(_realtime(), data)
 
 
 def duplex_conversation(data: bytes) -> None:
-    """Frames of `/ws/duplex`, one a line."""
     _converse(_duplex(), data)
 
 
 def transcription_event(data: bytes) -> None:
-    """A frame of `/v1/transcription`."""
     with suppress(Rejection, InvalidUtf8):
         command = read_command(data)
         if isinstance(command, Append):
@@ -187,7 +181,6 @@ def _transcribe(machine: Transcription, waiting: list[Action], now: float) -> No
 
 
 def chat_request(data: bytes) -> None:
-    """The frame of `/ws/chat`, read to its last field."""
     with suppress(Refusal, InvalidUtf8):
         fields = RequestDecoder(ChatFields).decode(data)
         request = read_request(fields, ChatRules("", speaks=True), _CATALOGUE.of(""))
@@ -239,17 +232,14 @@ def _chat(machine: Machine, data: bytes) -> None:
 
 
 def chat_conversation(data: bytes) -> None:
-    """Frames of `/ws/chat`, one a line."""
     _chat(Chat(Limits(), lambda: _CATALOGUE), data)
 
 
 def realtime_chat_conversation(data: bytes) -> None:
-    """Frames of `/v1/realtime` in mode chat, one a line."""
     _chat(RealtimeChat("sess_000000000000", Limits(), lambda: _CATALOGUE, _new_token), data)
 
 
 def audio(data: bytes) -> None:
-    """The base64 of audio, in either encoding."""
     text = data.decode("latin-1")
     for encoding in ("f32", "pcm16"):
         with suppress(Refusal):
@@ -259,7 +249,6 @@ def audio(data: bytes) -> None:
 
 
 def reference_audio(data: bytes) -> None:
-    """A WAV file or raw samples as a reference voice."""
     fields = VoiceFields(ref_audio=base64.b64encode(data).decode())
     with suppress(Refusal):
         voice = read_voice((("payload", fields),), None)
@@ -275,13 +264,11 @@ def reference_audio_path(data: bytes) -> None:
 
 
 def public_picture(data: bytes) -> None:
-    """A picture at the adapter: its header."""
     with suppress(Refusal):
         assert read_frame(base64.b64encode(data).decode(), "frame") == data
 
 
 def picture(data: bytes) -> None:
-    """A picture at the worker: decoded."""
     with suppress(UnitRefused):
         pixels = decode_frame(data, field="frames[0]", side=64)
         assert np.isfinite(pixels).all()
@@ -306,7 +293,6 @@ def prefill(data: bytes) -> None:
 
 
 def call_metadata(data: bytes) -> None:
-    """Metadata of a call: the session's id and its trace."""
     text = data.decode("utf-8", "replace")
     with suppress(SessionError):
         session_id = metadata.session_id([("antiphon-session-id", text)])
@@ -332,13 +318,11 @@ def http_request(data: bytes) -> None:
 
 
 def request_target(data: bytes) -> None:
-    """The target of a request and its subprotocols."""
     target, *offered = data.decode("latin-1").split("\n")
     select(target, offered, Mode.VIDEO, frozenset(Mode))
 
 
 def key_file(data: bytes) -> None:
-    """The file of keys."""
     with NamedTemporaryFile() as file:
         file.write(data)
         file.flush()

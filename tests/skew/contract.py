@@ -38,12 +38,10 @@ class Contract:
             self._pool.Add(file)  # type: ignore[no-untyped-call]
 
     def message(self, name: str) -> type[Message]:
-        """The class of a message of the package."""
         descriptor = self._pool.FindMessageTypeByName(f"antiphon.v1.{name}")  # type: ignore[no-untyped-call]
         return GetMessageClass(descriptor)
 
     def method(self, name: str) -> MethodDescriptor | None:
-        """A method of the inference service."""
         service = self._pool.FindServiceByName(SERVICE)  # type: ignore[no-untyped-call]
         found: MethodDescriptor | None = service.methods_by_name.get(name)
         return found
@@ -114,7 +112,6 @@ class _NarrowContext:
 
 
 def write_session(requests: list[Request], path: Path) -> None:
-    """Keeps what a caller wrote, one line for each message."""
     lines = [json.dumps({"stream": r.stream, "data": base64.b64encode(r.data).decode()}) for r in requests]
     path.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
 

@@ -18,7 +18,6 @@ from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, runn
 
 
 async def record(checkout: Path, file: Path) -> None:
-    """One spoken turn."""
     today = InferenceServicer.methods
     requests: list[Request] = []
     with patch.object(

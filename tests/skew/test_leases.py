@@ -23,7 +23,6 @@ TOKEN = re.compile(r"(0|[1-9][0-9]{0,18}):(0|[1-9][0-9]{0,18}):([0-9a-f]{32})?")
 
 
 def read_before(reader: LeaseReader, metadata: Metadata) -> Lease | None:
-    """As `LeaseReader.read` of the release before."""
     (text,) = (value for name, value in metadata if name == METADATA_LEASE)
     match = TOKEN.fullmatch(str(text))
     if match is None:

@@ -30,7 +30,6 @@ def _is_clean(stack: Stack) -> bool:
 
 
 def main() -> int:
-    """Runs from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.storm", description=__doc__)
     parser.add_argument("--visits", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -58,7 +58,6 @@ def frame(head: int, payload: bytes = b"") -> bytes:
 
 
 def event(name: str, **fields: Any) -> bytes:
-    """A text frame with an event."""
     return frame(_FINAL | _TEXT, json.dumps({"type": name, **fields}).encode())
 
 

@@ -20,7 +20,6 @@ class Holdings:
 
     @classmethod
     def of(cls, pid: int) -> "Holdings":
-        """What `pid` holds now."""
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
         )
@@ -29,7 +28,6 @@ class Holdings:
 
 
 def settled(condition: Callable[[], bool]) -> bool:
-    """Whether `condition` comes true in time."""
     end = time.monotonic() + SETTLE_S
     while not condition():
         if time.monotonic() > end:

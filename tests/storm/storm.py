@@ -79,7 +79,6 @@ class Visitor:
         self._rng = rng
 
     async def half_a_request(self) -> None:
-        """In the middle of the upgrade."""
         host, port = self._address.removeprefix("http://").rsplit(":", 1)
         _, writer = await asyncio.open_connection(host, int(port))
         request = f"GET {self._words.target} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\n\r\n"
@@ -92,22 +91,18 @@ class Visitor:
             pass
 
     async def told_of_its_place(self) -> None:
-        """After the first word of the server."""
         async with self._visit() as socket:
             await socket.recv()
 
     async def opener_sent(self) -> None:
-        """While it waits, or while the session is configured."""
         async with self._visit() as socket:
             await self._say(socket, self._words.opener)
 
     async def begun(self) -> None:
-        """As soon as the session takes input."""
         async with self._visit() as socket:
             await self._open(socket)
 
     async def listening(self) -> None:
-        """With units on their way."""
         async with self._visit() as socket:
             await self._open(socket)
             for _ in range(self._rng.randint(1, 4)):
@@ -122,7 +117,6 @@ class Visitor:
             await socket.recv()
 
     async def half_a_frame(self) -> None:
-        """In the middle of a message."""
         async with self._visit() as socket:
             await self._open(socket)
             payload = json.dumps(self._words.append(False)).encode()
@@ -147,7 +141,6 @@ class Visitor:
         await flood_pages(self._address, self._rng.choice(PAGES), visitor)
 
     async def closing(self) -> None:
-        """With the end under way."""
         async with self._visit() as socket:
             await self._open(socket)
             await self._say(socket, self._words.append(False), self._words.end)

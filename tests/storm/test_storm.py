@@ -16,12 +16,9 @@ QUEUE = ("--queue-capacity", "100")
 
 @dataclass(frozen=True)
 class Ends:
-    """What the two processes hold."""
-
     stack: Stack
 
     def now(self) -> tuple[int, int]:
-        """Descriptors of the adapter and of the worker."""
         processes = (self.stack.process, self.stack.worker.process)
         adapter, worker = (Holdings.of(process.pid).descriptors for process in processes)
         return adapter, worker

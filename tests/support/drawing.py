@@ -23,12 +23,10 @@ def picture(colour: str = "red", shape: str = "circle", size: Size = (320, 240))
 
 
 def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
-    """The picture as a file."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
 
 
 def jpeg(colour: str = "red", shape: str = "circle", size: Size = (320, 240)) -> bytes:
-    """A camera picture of a shape."""
     return encoded(picture(colour, shape, size), quality=80)

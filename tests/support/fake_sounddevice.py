@@ -11,8 +11,6 @@ class PortAudioError(Exception):
 
 
 class Stream:
-    """One stream, whose callbacks a test calls."""
-
     def __init__(self, devices: "Devices", **settings: Any) -> None:
         self.devices = devices
         self.settings = settings
@@ -32,7 +30,6 @@ class Stream:
             self.settings["finished_callback"]()
 
     def stop_by_itself(self) -> None:
-        """The device is unplugged."""
         self.is_running = False
         self.settings["finished_callback"]()
 
@@ -85,7 +82,6 @@ class Devices:
         record(self.inputs[-1], samples)
 
     def played(self, frames: int) -> np.ndarray:
-        """What the speaker plays next."""
         return played(self.outputs[-1], frames)
 
 
@@ -101,7 +97,6 @@ def record(stream: Stream, samples: np.ndarray) -> None:
 
 
 def played(stream: Stream, frames: int) -> np.ndarray:
-    """Call the callback of an output."""
     out = np.full((frames, 1), np.nan, np.float32)
     stream.settings["callback"](out, frames, None, None)
     return out[:, 0]

@@ -88,15 +88,12 @@ SHARED = ("hear", "think", "settle", "rebuild", "choose", "forward", "say")
 
 @dataclass
 class Victim:
-    """A session that will meet a fault."""
-
     place: str
     fault: Fault
     patience: float
     """How often it passes that place in company before."""
 
     def meet(self, *, has_company: bool) -> None:
-        """It is there."""
         self.patience -= 1.0 if has_company else 0.5
         if self.patience <= 0 or self.place not in SHARED:
             self.fault()
@@ -183,7 +180,6 @@ def break_in(runtime: Runtime) -> None:
 
 
 def _note_draws(session: Any, deciding: dict[int, Any]) -> None:
-    """What the session in each slot has asked for last."""
     draw = session.draw
 
     def asked() -> Any:

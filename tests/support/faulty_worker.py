@@ -23,7 +23,6 @@ from tests.support import faults
 
 
 def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-    """The real engine with its faults."""
     torch.set_num_threads(1)
     runtime = table.load(find(options.model), torch.device("cpu"))(options.slots)
     faults.break_in(runtime)
@@ -31,7 +30,6 @@ def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
 
 
 def main() -> int:
-    """Runs until a signal; returns the worker's exit code."""
     parser = argparse.ArgumentParser(description="A worker in which some sessions meet faults.")
     parser.add_argument("--listen", default="127.0.0.1:0")
     parser.add_argument("--slots", type=int, default=4)

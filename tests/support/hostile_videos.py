@@ -11,7 +11,6 @@ from tests.support.videos import SAMPLE_RATE, numbered, tone, video
 
 @cache
 def sound_alone() -> bytes:
-    """An MP4 file with sound and nothing to see."""
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as output:
         stream = output.add_stream("aac", rate=SAMPLE_RATE, layout="mono")
@@ -42,7 +41,6 @@ def covered() -> bytes:
 
 @cache
 def many_tracks(count: int = 300) -> bytes:
-    """A short video with so many tracks of sound."""
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as output:
         pictures = output.add_stream("libx264", rate=10)
@@ -59,7 +57,6 @@ def many_tracks(count: int = 300) -> bytes:
 
 
 def retagged(data: bytes, old: bytes, new: bytes) -> bytes:
-    """The file with another name for its codec."""
     assert old in data
     return data.replace(old, new)
 
@@ -72,13 +69,11 @@ def huge() -> bytes:
 
 @cache
 def huge_in_disguise() -> bytes:
-    """The same, whose container says 64 x 64."""
     size, small = (8192).to_bytes(2, "big") * 2, (64).to_bytes(2, "big") * 2
     return retagged(huge(), size, small)
 
 
 def noisy(data: bytes) -> bytes:
-    """An MP4 file whose pictures are noise."""
     begin, end = data.index(b"mdat") + 4, data.index(b"moov") - 4
     noise = np.random.default_rng(0).integers(0, 256, end - begin, np.uint8).tobytes()
     return data[:begin] + noise + data[end:]

@@ -10,7 +10,6 @@ long = pytest.mark.long
 
 
 def seeds(first: int, *more: int) -> Sequence[Any]:
-    """Of a `parametrize`: the first one is for `make test`."""
     return [first, *(pytest.param(seed, marks=long) for seed in more)]
 
 

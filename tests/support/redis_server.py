@@ -32,27 +32,22 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """By its Unix socket."""
         return f"unix://{self.socket}"
 
     @property
     def tcp_url(self) -> str:
-        """By its port on loopback, which stays the same."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
         assert not self.is_running
         self.port = self.port or free_port()
         lines = [
@@ -84,7 +79,6 @@ class RedisServer:
             time.sleep(0.01)
 
     def stop(self, *, keep_data: bool = True) -> None:
-        """Kills it, which loses nothing that it has answered."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -98,11 +92,9 @@ class RedisServer:
         self.start()
 
     def pause(self) -> None:
-        """It takes connections and answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Ends a pause."""
         os.kill(self.pid, signal.SIGCONT)
 
     def command(self, *words: str | bytes) -> bytes:
@@ -117,7 +109,6 @@ class RedisServer:
             return connection.recv(65_536).strip()
 
     def empty(self) -> None:
-        """Takes all data and all functions away."""
         self.command("FLUSHALL")
         self.command("FUNCTION", "FLUSH")
 

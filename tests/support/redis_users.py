@@ -29,7 +29,6 @@ class RedisUsers:
 
     @classmethod
     def on(cls, folder: Path) -> "RedisUsers":
-        """Start a server in `folder`."""
         acl = folder / "users.acl"
         acl.write_text(
             re.sub("^user default .*", "user default on nopass ~* &* +@all", acl_text(), flags=re.M)
@@ -40,12 +39,10 @@ class RedisUsers:
 
     @property
     def adapter(self) -> str:
-        """URL of the adapters' user."""
         return self._url("antiphon-adapter")
 
     @property
     def worker(self) -> str:
-        """URL of the workers' user."""
         return self._url("antiphon-worker")
 
     def _url(self, user: str) -> str:

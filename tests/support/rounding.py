@@ -31,8 +31,6 @@ def _magnitude(value: Any) -> Any:
 
 
 def _rounded(product: Callable[..., Any]) -> Callable[..., Any]:
-    """`product`, linear in its arguments, with other last bits."""
-
     @wraps(product)
     def rounded(*args: Any, **kwargs: Any) -> Any:
         exact = product(*args, **kwargs)

@@ -46,7 +46,6 @@ def check_server(dialect: str, event: Any) -> None:
 
 
 def is_client_event(dialect: str, event: Any) -> bool:
-    """Whether a client of `dialect` may send `event`."""
     return _fault(dialect, _CLIENT, event) is None
 
 
@@ -68,7 +67,6 @@ class Observer:
         _narrowed(self._dialects, _CLIENT, event)
 
     def client_said(self, event: Any) -> None:
-        """Remembers `event` for `end`."""
         self._sent.append(event)
 
     def end(self) -> None:
@@ -78,20 +76,17 @@ class Observer:
 
 
 def load(name: str) -> Event:
-    """A checked-in document."""
     document: Event = json.loads((FOLDER / name).read_text())
     return document
 
 
 def resolve(document: Any, pointer: str) -> Any:
-    """What a `#/...` reference inside `document` points at."""
     for part in pointer.removeprefix("#/").split("/"):
         document = document[part]
     return document
 
 
 def examples(dialect: str) -> list[Event]:
-    """The published examples of a dialect."""
     return [json.loads(line) for line in (FOLDER / f"examples/{dialect}.jsonl").open()]
 
 
@@ -119,7 +114,6 @@ def _narrowed(dialects: Iterable[str], side: str, event: Any) -> tuple[str, ...]
 
 
 def _fault(dialect: str, side: str, event: Any) -> str | None:
-    """What is wrong with `event`, in short."""
     if not isinstance(event, dict):
         return f"an event is an object, not {type(event).__name__}"
     name, kind = event.get("type"), event.get("kind")
@@ -163,7 +157,6 @@ def _put_in(part: Any, definitions: Event) -> None:
 
 
 def _reached(definitions: Event, start: str) -> set[str]:
-    """Names of `start` and of all that it refers to."""
     found, left = set(), [start]
     while left:
         name = left.pop()

@@ -12,8 +12,6 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Page:
-    """An answer to a request."""
-
     status: int
     headers: dict[str, str]
     """Names in small letters."""
@@ -33,7 +31,6 @@ async def get(port: int, path: str, method: str = "GET") -> Page:
 
 
 def samples(exposition: str) -> dict[Series, float]:
-    """Every series of an exposition and its value."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(exposition)
@@ -42,8 +39,6 @@ def samples(exposition: str) -> dict[Series, float]:
 
 
 class Scrape:
-    """One scrape of `/metrics`."""
-
     def __init__(self, exposition: str) -> None:
         self.exposition = exposition
         self.samples = samples(exposition)
@@ -53,15 +48,12 @@ class Scrape:
         return self.samples.get((name, frozenset(labels.items())))
 
     def total(self, name: str) -> float:
-        """The sum over all series of that name."""
         return sum(value for (series, _), value in self.samples.items() if series == name)
 
     @property
     def names(self) -> set[str]:
-        """Of all series."""
         return {name for name, _ in self.samples}
 
 
 async def scrape(port: int) -> Scrape:
-    """Scrapes a server on loopback."""
     return Scrape((await get(port, "/metrics")).body)

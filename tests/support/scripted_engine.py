@@ -132,7 +132,6 @@ class Play:
 
 
 def listen(**changes: Any) -> Play:
-    """The model listens."""
     return Play(**changes)
 
 
@@ -142,7 +141,6 @@ def speak(*texts: str, seconds: float = 1.0, end: End = End.CHUNK, **changes: An
 
 
 def turn_end(text: str = "", seconds: float = 0.5, **changes: Any) -> Play:
-    """The model says its last words."""
     return speak(text, seconds=seconds, end=End.TURN, **changes)
 
 
@@ -152,7 +150,6 @@ def write(*texts: str, **changes: Any) -> Play:
 
 
 def context_full() -> Play:
-    """The unit no longer fits into the context."""
     return Play(end=End.CONTEXT_FULL)
 
 
@@ -185,7 +182,6 @@ class Script:
     """Clean only once `("clean", 0)` is released."""
 
     def play(self, unit: int) -> Play:
-        """What happens in `unit`."""
         if self.repeat:
             return self.plays[(unit - 1) % len(self.plays)]
         return self.plays[unit - 1] if unit <= len(self.plays) else listen()
@@ -313,17 +309,14 @@ class ScriptedSession:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens in its context."""
         return self._tokens
 
     def be_ready(self) -> None:
-        """The prompt is read."""
         self._ready = True
         self._say(Ready(PROMPT_TOKENS))
         self._go_on()
 
     def release(self, step: str, unit: int) -> None:
-        """Lets a unit that hangs in `step` go on."""
         self._released.add((step, unit))
         if (step, unit) == ("ready", 0) and not self._ready:
             self.be_ready()
@@ -332,7 +325,6 @@ class ScriptedSession:
         self._go_on()
 
     def finish_cleanup(self) -> None:
-        """Every cache is clean."""
         assert self.is_closing
         assert not self.is_closed
         self.is_closed = True
@@ -438,7 +430,6 @@ class ScriptedSession:
         return json.dumps({"setup": setup, "units": units})
 
     def _told_of(self, unit: int) -> dict[str, Any]:
-        """What came with one unit."""
         forced = {call[1]: call[2] for call in self.calls if call[0] == "generate"}
         match self.given[unit]:
             case UnitInput() as duplex:
@@ -467,7 +458,6 @@ class ScriptedSession:
                 }
 
     def _told_sampling(self, unit: int) -> dict[str, Any]:
-        """What the unit changes of the session's settings."""
         overrides = self.overrides.get(unit, UnitOverrides())
         return {name: value for name, value in vars(overrides).items() if value is not None}
 
@@ -496,7 +486,6 @@ class ScriptedSession:
 
 
 def _levels(pcm: NDArray[np.float32]) -> list[float]:
-    """Four samples of a sound."""
     return [round(float(level), 4) for level in pcm[:: max(1, len(pcm) // 4)]]
 
 
@@ -521,7 +510,6 @@ def _told_message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _system_text(turn: TurnInput) -> str:
-    """The text of a conversation's system message."""
     return "".join(
         part for m in turn.messages if m.role == "system" for part in m.parts if isinstance(part, str)
     )
@@ -575,11 +563,9 @@ class ScriptedEngine:
 
     @property
     def session(self) -> ScriptedSession:
-        """The newest session."""
         return self.sessions[-1]
 
     def start(self, options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> "ScriptedEngine":
-        """The `EngineFactory` of this engine."""
         self.deliver, self._on_fatal = deliver, on_fatal
         return self
 
@@ -635,7 +621,6 @@ class ScriptedEngine:
         return prompted or self.script
 
     def break_device(self) -> None:
-        """The device's state is gone."""
         self._on_fatal("CUDA error: canary-4711")
 
     def stop(self) -> None:

@@ -51,7 +51,6 @@ SCRIPTS: dict[str, tuple[Play, ...]] = {
 
 
 def main() -> int:
-    """Runs until a signal; returns the worker's exit code."""
     parser = argparse.ArgumentParser(description="A worker that plays a script.")
     parser.add_argument("--listen", default="127.0.0.1:0")
     parser.add_argument("--script", choices=sorted(SCRIPTS), default="listen")

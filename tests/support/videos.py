@@ -76,7 +76,6 @@ def _same_priority() -> Iterator[None]:
 
 
 def numbered(count: int, size: tuple[int, int] = SIZE) -> Iterator[Pixels]:
-    """Frames that each show their index."""
     width, height = size
     cells = np.arange(width) * CELLS // width
     for index in range(count):
@@ -85,27 +84,23 @@ def numbered(count: int, size: tuple[int, int] = SIZE) -> Iterator[Pixels]:
 
 
 def number(pixels: Pixels) -> int:
-    """The index that a numbered frame shows."""
     height, width = pixels.shape[:2]
     middle = pixels[height // 2].mean(axis=1)
     return sum(int(middle[int((bit + 0.5) * width / CELLS)] > 127) << bit for bit in range(CELLS))
 
 
 def shown(picture: Image.Image, seconds: float, rate: int = 10) -> Iterator[Pixels]:
-    """Frames that all show the same."""
     pixels = np.array(picture.convert("RGB"))
     return (pixels for _ in range(round(seconds * rate)))
 
 
 def tone(seconds: float, hertz: float = 440.0) -> Pcm:
-    """A sine of half the full scale."""
     times = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
     return (0.5 * np.sin(2 * np.pi * hertz * times)).astype(np.float32)
 
 
 @cache
 def short() -> bytes:
-    """Two seconds with sound, in MP4."""
     return video(numbered(20), rate=10, sound=tone(2.0))
 
 

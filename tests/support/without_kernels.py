@@ -14,7 +14,6 @@ selection.select("off")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail if a compiled kernel is in memory."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     if loaded := {line.split()[-1] for line in maps if "inference_service/kernels/" in line}:
         raise pytest.UsageError(f"kernels are off, and these are loaded: {sorted(loaded)}")

@@ -68,7 +68,6 @@ def corpus() -> list[Utterance]:
 
 
 def lessons(folder: Path, row: Row) -> list[str]:
-    """The taught stretches of a row as text."""
     fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     stretches: list[list[int]] = []
     for at, label in enumerate(row.labels):

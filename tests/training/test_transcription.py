@@ -45,7 +45,6 @@ def ends(corpus: list[Utterance]) -> list[list[int]]:
 
 
 def scores(path: list[int]) -> np.ndarray:
-    """Log probabilities that favour the class of each step."""
     likely = np.full((len(path), CLASSES), np.log(0.05), np.float32)
     likely[np.arange(len(path)), path] = np.log(0.8)
     return likely

@@ -70,7 +70,6 @@ def chat(recording: Recording) -> list[pb.TurnInput]:
 
 
 def dictation(recording: Recording) -> list[pb.StreamInput]:
-    """The recording in chunks that fit no second, twice."""
     chunks = np.split(recording.pcm, range(7_000, len(recording.pcm), 7_000))
     utterance = [pb.StreamInput(audio=chunk(pcm), begin_utterance=i == 0) for i, pcm in enumerate(chunks)]
     return [*utterance, pb.StreamInput(end_utterance=True)] * 2

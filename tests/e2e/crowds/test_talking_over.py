@@ -25,7 +25,6 @@ def without_pauses(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 async def spoken_units(url: str, units: NDArray[np.float32], seed: int) -> list[bool]:
-    """Of each unit, whether the model spoke in it."""
     spoken: list[bool] = []
     async with antiphon.connect(url) as client, client.duplex(seed=seed) as session:
         events = aiter(session)

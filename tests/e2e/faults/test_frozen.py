@@ -33,14 +33,12 @@ class Client:
     socket: ClientConnection
 
     async def expect(self, kind: str) -> dict[str, object]:
-        """The next event of a kind; the others are dropped."""
         while True:
             event: dict[str, object] = json.loads(await soon(self.socket.recv()))
             if event["type"] == kind:
                 return event
 
     async def end(self, within_s: float) -> tuple[list[dict[str, object]], int | None]:
-        """Everything that still comes, and the code of the Close."""
         events = []
         async with asyncio.timeout(within_s):
             try:

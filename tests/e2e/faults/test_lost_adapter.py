@@ -39,15 +39,12 @@ class Adapters:
 
     @property
     def url(self) -> str:
-        """Return the address that clients connect to."""
         return f"ws://{self.link.address}"
 
     def use(self, index: int) -> None:
-        """Send connections that come from now on to this one."""
         self.link.target = self.servers[index].address.removeprefix("http://")
 
     def end_first(self, number: signal.Signals) -> None:
-        """End the first one, and use the second one."""
         self.use(1)
         os.kill(self.servers[0].process.pid, number)
 

@@ -18,7 +18,6 @@ PATIENCE_S = 60.0
 
 
 async def said(socket: ClientConnection, kind: str) -> dict[str, Any]:
-    """The next event of a kind; the others are dropped."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             event: dict[str, Any] = json.loads(await socket.recv())

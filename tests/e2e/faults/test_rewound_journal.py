@@ -21,8 +21,6 @@ Said = tuple[UnitEnd, str, bytes]
 
 
 class Talk:
-    """One session at a worker."""
-
     def __init__(self) -> None:
         self.signals: asyncio.Queue[Signal] = asyncio.Queue()
         self.said = self.signals.put_nowait
@@ -32,7 +30,6 @@ class Talk:
         raise AssertionError(reason)
 
     async def until(self, kind: type) -> list[Any]:
-        """All signals up to one of this kind."""
         told: list[Any] = []
         async with asyncio.timeout(PATIENCE_S):
             while not told or not isinstance(told[-1], kind):
@@ -40,7 +37,6 @@ class Talk:
         return told
 
     async def unit(self, number: int, audio: bytes) -> Said:
-        """Run a unit, and return what it came to."""
         parts = automatic_parts(RunUnit(number, audio, force_listen=False), "")
         if self.streams.journal is not None:
             self.streams.journal.sent(number, parts)

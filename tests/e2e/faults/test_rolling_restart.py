@@ -47,17 +47,14 @@ class Serving:
 
     @property
     def told(self) -> str:
-        """Its standard error so far."""
         self._log.seek(0)
         return self._log.read()
 
     def restart(self) -> None:
-        """Replace all processes."""
         self._process.send_signal(signal.SIGUSR1)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether that is done."""
         return "All have been replaced." in self.told
 
 
@@ -105,7 +102,6 @@ class Talk:
         raise AssertionError("the session is over")
 
     async def ask(self, recording: Recording) -> str:
-        """Return the answer to a recording."""
         self.text = ""
         for samples in recording.units(SILENCE_S):
             await self.unit(samples)

@@ -32,7 +32,6 @@ class Family:
 
     @property
     def info(self) -> ModelInfo:
-        """What the model is."""
         return self.runtime.info
 
     def configure(self, config: pb.SessionConfig) -> "FamilySession":

@@ -51,5 +51,4 @@ def _has_one_value(field: Json) -> bool:
 
 
 def _is_given_elsewhere(field: Json) -> bool:
-    """A part of a condition, which has no description."""
     return field.get("type") == "null"

@@ -23,7 +23,6 @@ def f32(level: float = 0.1, seconds: float = 1.0) -> str:
 
 
 def s16(level: int = 1000, samples: int = 27_000) -> str:
-    """Base64 of int16."""
     return base64.b64encode(np.full(samples, level, "<i2").tobytes()).decode()
 
 
@@ -148,7 +147,6 @@ class Script:
     """For a path: how the event is without its value, and with it."""
 
     def selection(self, mode: Mode) -> Selection:
-        """The address."""
         return Selection(self.dialect, mode)
 
 
@@ -171,7 +169,6 @@ ALIASES = (
 
 
 def scripts(info: ModelInfo) -> dict[str, Script]:
-    """A script for each dialect, with this model."""
     frames = {"video_frames": [PICTURE]} if info.sees else {}
     return {
         "realtime": Script(

@@ -52,8 +52,6 @@ SAID = np.full(2400, 0.25, "<f4").tobytes()
 
 
 class StillClock:
-    """No time passes."""
-
     def now(self) -> float:
         return 1000.0
 
@@ -92,7 +90,6 @@ class Scene:
         self._do(self._machine.opened(1000.0))
 
     def send(self, event: Event) -> None:
-        """The client sends an event."""
         self._do(self._machine.text_frame(json.dumps(event).encode(), 1000.0))
 
     def _do(self, actions: list[Action]) -> None:

@@ -34,7 +34,6 @@ def told(family: Family, script: Script, mode: Mode, name: str, event: Event) ->
 
 
 def with_and_without(script: Script, name: str, path: str) -> tuple[Event, Event]:
-    """The script's event without a field's value, and with it."""
     base = copy.deepcopy(script.events[name])
     for inner in (base, base.get("input")):
         for other in _others(path) if isinstance(inner, dict) else ():

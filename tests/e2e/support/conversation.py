@@ -17,15 +17,12 @@ SILENCE_S = 5
 
 @dataclass(frozen=True)
 class Answer:
-    """All that the model says."""
-
     text: str
     samples: NDArray[np.float32]
     resumed: int
     """How often the session was resumed."""
 
     def assert_equals(self, other: "Answer") -> None:
-        """Assert that both say the same, sample by sample."""
         assert self.text == other.text
         assert self.samples.shape == other.samples.shape
         assert np.allclose(self.samples, other.samples, rtol=0, atol=1e-4)

@@ -14,8 +14,6 @@ Context = tuple[str, str]
 
 @dataclass(frozen=True)
 class Exported:
-    """One span as it arrived."""
-
     service: str
     name: str
     context: Context
@@ -61,7 +59,6 @@ class Spans:
 
     @property
     def all(self) -> list[Exported]:
-        """Every span, in the order of their beginnings."""
         found = []
         for resource in self._collector.resources():
             names = {item.key: _value(item.value) for item in resource.resource.attributes}
@@ -71,9 +68,7 @@ class Spans:
 
     @property
     def raw(self) -> bytes:
-        """Everything that came over the wire."""
         return self._collector.raw
 
     def of_session(self, session_id: str) -> list[Exported]:
-        """The spans of one session."""
         return [span for span in self.all if span.attributes.get("session.id") == session_id]

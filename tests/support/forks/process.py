@@ -40,7 +40,6 @@ class Process:
         self.pid = self._told()
 
     def poll(self) -> int | None:
-        """The exit code, if it has ended."""
         with self._lock:
             if self.returncode is None and select.select([self._link], [], [], 0)[0]:
                 self.returncode = self._told()
@@ -56,17 +55,14 @@ class Process:
         return code
 
     def send_signal(self, number: int) -> None:
-        """To one that has not ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # its code is on its way
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """With SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """With SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _told(self) -> int:
@@ -104,7 +100,6 @@ def share() -> None:
 
 @cache
 def _server() -> socket.socket:
-    """Ours to ask."""
     asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     asked.connect(os.environ.get(_ADDRESS) or _serve())
     return asked

@@ -47,7 +47,6 @@ class Request:
 
     @property
     def imports(self) -> Sequence[str]:
-        """See `_IMPORTS`."""
         command = " ".join((self.module, *self.arguments[:1]))
         return _IMPORTS.get(command) or _IMPORTS.get(self.module, ())
 

@@ -56,7 +56,6 @@ class Server:
                     return told[0]
 
     def _fork(self, request: Request, files: list[int]) -> bool:
-        """True in the process that is forked."""
         _import(request)
         *standard, link = files
         pid = os.fork()
@@ -70,7 +69,6 @@ class Server:
         return False
 
     def _become_a_process(self, files: list[int]) -> None:
-        """Nothing of the server is left."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,7 +80,6 @@ class Server:
             each.close()
 
     def _tell_ends(self) -> None:
-        """Exit codes of all that have ended."""
         while self._links:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -106,7 +103,6 @@ def _tell(link: socket.socket, number: int) -> None:
 
 
 def main() -> None:
-    """Serves; each process that is forked runs its module instead."""
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         request = Server(listener).serve()
     if request is not None:

@@ -204,9 +204,6 @@ async def _greet_at(url: str) -> None:
         assert time.monotonic() < ends, "nobody is let in"
 
 
-# ------------------------------------------------------------------------------------- what is left
-
-
 async def check_clean(cluster: Cluster) -> None:
     """Nobody has a slot, a place, a page, or a file but `far`, who talks on."""
     there = int(cluster.has_far)

@@ -50,8 +50,6 @@ class Devices:
         self.on_input: Callable[[Stream], None] = lambda stream: None
         self.on_output: Callable[[Stream], None] = lambda stream: None
 
-    # ------------------------------------------------------------------ what the product calls
-
     def query_devices(self, device: int | str | None, kind: str) -> dict[str, Any]:
         if kind in self.missing:
             raise PortAudioError(f"Error querying device {device or -1}")
@@ -74,8 +72,6 @@ class Devices:
         self.outputs.append(Stream(self, **settings))
         self.on_output(self.outputs[-1])
         return self.outputs[-1]
-
-    # ------------------------------------------------------------------------ what a test does
 
     def record(self, samples: np.ndarray) -> None:
         """The microphone hears this, in whole blocks and what is left."""

@@ -259,8 +259,6 @@ class ScriptedSession:
     _tokens: int = PROMPT_TOKENS
     _usage: UnitUsage = field(default_factory=UnitUsage)
 
-    # -------------------------------------------------------------- EngineSession
-
     def prefill(self, unit: int, content: Content) -> None:
         self.given[unit] = content
         if isinstance(content, UnitInput):
@@ -299,8 +297,6 @@ class ScriptedSession:
             elif not self.engine.slow_cleanup:
                 self.finish_cleanup()
 
-    # -------------------------------------------------------------- for the test
-
     @property
     def duplex(self) -> DuplexSetup:
         """What it was set up with, as the duplex session that it is."""
@@ -329,8 +325,6 @@ class ScriptedSession:
         assert not self.is_closed
         self.is_closed = True
         self.engine.deliver([(self.sink, [Closed()])])
-
-    # -------------------------------------------------------------------- playing
 
     def _order(self, *call: Any) -> None:
         self.calls.append(call)

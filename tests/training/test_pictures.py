@@ -54,9 +54,6 @@ def corpus() -> list[Utterance]:
     return [Utterance(e, noise.gamma(2, 1, (rng.randint(40, 120), 80)).astype(np.float32)) for e in exchanges]
 
 
-# --------------------------------------------------------------------------------------------------- drawing
-
-
 def test_there_is_a_scene_for_every_colour_and_shape_and_one_for_nothing() -> None:
     assert len(set(SCENES)) == len(COLOURS) * len(SHAPES) + 1
     assert {scene.reply for scene in SCENES} >= {NOTHING_SEEN_REPLY, "i see a red circle"}
@@ -80,9 +77,6 @@ def test_a_picture_file_is_one_that_the_worker_reads(seed: int) -> None:
 def test_an_album_has_pictures_of_every_scene(album: PictureSet) -> None:
     assert album.pixels.shape == (400, 64, 64, 3)
     assert set(album.labels.tolist()) == set(range(len(SCENES)))
-
-
-# ------------------------------------------------------------------------------------------------ the camera
 
 
 @pytest.mark.parametrize("seed", range(20))

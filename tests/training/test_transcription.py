@@ -41,9 +41,6 @@ def ends(corpus: list[Utterance]) -> list[list[int]]:
     return result
 
 
-# ----------------------------------------------------------------------------------------------- alignment
-
-
 def scores(path: list[int]) -> np.ndarray:
     likely = np.full((len(path), CLASSES), np.log(0.05), np.float32)
     likely[np.arange(len(path)), path] = np.log(0.8)
@@ -73,9 +70,6 @@ def test_too_many_targets_are_refused() -> None:
 
 def test_a_word_ends_with_its_last_character() -> None:
     assert word_ends("hi there you", np.arange(12)) == [1, 7, 11]
-
-
-# ---------------------------------------------------------------------------------------------- dictations
 
 
 @pytest.mark.parametrize("end", [1, 79, 80, 81, 179, 180, 181, 999])

@@ -102,14 +102,6 @@ def _read_event(vocabulary: Vocabulary, frame: bytes) -> None:
                 read_picture()
 
 
-def realtime_event(data: bytes) -> None:
-    _read_event(_realtime(), data)
-
-
-def duplex_event(data: bytes) -> None:
-    _read_event(_duplex(), data)
-
-
 def _converse(vocabulary: Vocabulary, data: bytes) -> None:
     """Frames one after another; the worker answers each unit at once."""
     machine = DuplexMachine(vocabulary, Limits(), lambda: _CATALOGUE, _new_token)
@@ -136,14 +128,6 @@ def _converse(vocabulary: Vocabulary, data: bytes) -> None:
             for told in machine.signal(_READY, now):
                 assert not isinstance(told, CloseSocket)
         machine.tick(now, others_wait=False)
-
-
-def realtime_conversation(data: bytes) -> None:
-    _converse(_realtime(), data)
-
-
-def duplex_conversation(data: bytes) -> None:
-    _converse(_duplex(), data)
 
 
 def transcription_event(data: bytes) -> None:
@@ -229,14 +213,6 @@ def _chat(machine: Machine, data: bytes) -> None:
                     assert machine.is_over
                     assert not waiting, "nothing follows the end"
         machine.tick(now, others_wait=False)
-
-
-def chat_conversation(data: bytes) -> None:
-    _chat(Chat(Limits(), lambda: _CATALOGUE), data)
-
-
-def realtime_chat_conversation(data: bytes) -> None:
-    _chat(RealtimeChat("sess_000000000000", Limits(), lambda: _CATALOGUE, _new_token), data)
 
 
 def audio(data: bytes) -> None:
@@ -331,27 +307,21 @@ def key_file(data: bytes) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    target.__name__: target
-    for target in (
-        realtime_event,
-        duplex_event,
-        realtime_conversation,
-        duplex_conversation,
-        chat_request,
-        completion,
-        chat_conversation,
-        realtime_chat_conversation,
-        transcription_event,
-        transcription_conversation,
-        audio,
-        reference_audio,
-        reference_audio_path,
-        public_picture,
-        picture,
-        prefill,
-        call_metadata,
-        http_request,
-        request_target,
-        key_file,
-    )
+    "realtime_event": lambda data: _read_event(_realtime(), data),
+    "duplex_event": lambda data: _read_event(_duplex(), data),
+    "realtime_conversation": lambda data: _converse(_realtime(), data),
+    "duplex_conversation": lambda data: _converse(_duplex(), data),
+    "chat_conversation": lambda data: _chat(Chat(Limits(), lambda: _CATALOGUE), data),
+    "realtime_chat_conversation": lambda data: _chat(
+        RealtimeChat("sess_000000000000", Limits(), lambda: _CATALOGUE, _new_token), data
+    ),
+    **{
+        target.__name__: target
+        for target in (
+            *(chat_request, completion, transcription_event, transcription_conversation),
+            *(audio, reference_audio, reference_audio_path, public_picture, picture),
+            *(prefill, call_metadata, http_request, request_target, key_file),
+        )
+    },
 }
+"""A conversation is a frame of its dialect on each line."""

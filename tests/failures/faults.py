@@ -3,8 +3,10 @@
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tests.failures.cluster import Cluster
+from tests.failures.link import Link
 from tests.failures.scene import (
     BUSY,
     CONTINUES,
@@ -21,7 +23,8 @@ from tests.failures.scene import (
     until_slots,
 )
 
-Deed = Callable[[Scene], Awaitable[None]]
+Deed = Callable[..., Awaitable[None] | None]
+"""Called with the scene, in a shared cluster with that before it."""
 
 AT_ONCE_S = 1.0
 """In which a broken connection is told to clients, and a slot is clean."""
@@ -41,7 +44,8 @@ class Fault:
 
     `strike` returns once the fault is there; `recover` is called when all have ended who do, within
     `within_s` and a margin for a busy machine; with `is_mute` nobody can be told before. `near` is how a
-    neighbour at the same worker ends.
+    neighbour at the same worker ends. With `is_outage` all that runs in a shared cluster goes on before it is
+    mended; who comes to the first adapter is sent away.
     """
 
     what: str
@@ -57,6 +61,7 @@ class Fault:
     """Only `make failures` waits for it."""
     is_silent: bool = False
     """Whether it takes the adapter a while to notice; it is mended only then."""
+    is_outage: bool = False
 
     @property
     def name(self) -> str:
@@ -73,97 +78,53 @@ CUT_OFF = ends(GONE, GONE, GONE)
 WORKER_LOST = ends(SERVED, SERVED, CONTINUES)
 NOT_NOTICED = ends(BUSY, BUSY, CONTINUES)
 GOES_ON = ends(SERVED, SERVED, SERVED)
+SHUT_DOWN = ends(UNAVAILABLE, SHUTDOWN, SHUTDOWN)
 
 
-async def _nothing(scene: Scene) -> None:
+async def act(deed: Deed, *whom: object) -> None:
+    done = deed(*whom)
+    if done is not None:
+        await done
+
+
+def nothing(*_: object) -> None:
     pass
 
 
-def _to_worker(number: signal.Signals) -> Deed:
-    async def strike(scene: Scene) -> None:
-        scene.cluster.worker.signal(number)
-
-    return strike
-
-
-async def _kill_adapter(scene: Scene) -> None:
-    scene.cluster.adapter.signal(signal.SIGKILL)
-
-
-def _terminate_worker(*, twice: bool = False) -> Deed:
-    return lambda scene: scene.cluster.worker.terminate(twice=twice)
-
-
-def _terminate_adapter(*, twice: bool = False) -> Deed:
-    return lambda scene: scene.cluster.adapter.terminate(twice=twice)
+def _to(victim: str, number: signal.Signals) -> Deed:
+    return lambda scene: getattr(scene.cluster, victim).signal(number)
 
 
 def _to_clients(number: signal.Signals) -> Deed:
-    async def strike(scene: Scene) -> None:
-        scene.party.signal(number)
-
-    return strike
+    return lambda scene: scene.party.signal(number)
 
 
-async def _cut_clients(scene: Scene) -> None:
-    scene.link.cut()
+async def _terminate(scene: Scene, victim: str, twice: bool) -> None:
+    await getattr(scene.cluster, victim).terminate(twice=twice)
 
 
-async def _slow_clients(scene: Scene) -> None:
-    scene.link.slow(DELAY_S, LOSS)
+async def _drained(scene: Scene, victim: str) -> None:
+    assert await getattr(scene.cluster, victim).exit_code() == 0
+    await getattr(scene.cluster, f"restart_{victim}")()
 
 
-async def _half_open_clients(scene: Scene) -> None:
-    scene.link.half_open()
-
-
-async def _hold_clients(scene: Scene) -> None:
-    scene.link.hold()
+def _terminated(victim: str, ends: dict[str, End], near: End) -> list[Fault]:
+    return [
+        Fault(
+            *(what, victim, ends, near, within_s),
+            partial(_terminate, victim=victim, twice=within_s == AT_ONCE_S),
+            partial(_drained, victim=victim),
+        )
+        for what, within_s in (("SIGTERM", DRAIN_S), ("SIGTERM twice", AT_ONCE_S))
+    ]
 
 
 async def _clients_are_missed(scene: Scene) -> None:
+    """The adapter has given them up; then they find out."""
     await until_active(scene.cluster.adapter, 2, SILENT_CLIENT_S + MARGIN_S)
     scene.link.heal()
     if scene.party.is_process:
         scene.party.signal(signal.SIGCONT)
-
-
-async def _cut_worker(scene: Scene) -> None:
-    scene.cluster.link.cut()
-
-
-async def _half_open_worker(scene: Scene) -> None:
-    scene.cluster.link.half_open()
-
-
-async def _hold_worker(scene: Scene) -> None:
-    scene.cluster.link.hold()
-
-
-async def _slow_worker(scene: Scene) -> None:
-    scene.cluster.link.slow(DELAY_S, LOSS)
-
-
-async def _heal(scene: Scene) -> None:
-    scene.cluster.link.heal()
-
-
-async def _restart_worker(scene: Scene) -> None:
-    await scene.cluster.restart_worker()
-
-
-async def _drained_worker(scene: Scene) -> None:
-    assert await scene.cluster.worker.exit_code() == 0
-    await scene.cluster.restart_worker()
-
-
-async def _restart_adapter(scene: Scene) -> None:
-    await scene.cluster.restart_adapter()
-
-
-async def _drained_adapter(scene: Scene) -> None:
-    assert await scene.cluster.adapter.exit_code() == 0
-    await scene.cluster.restart_adapter()
 
 
 async def _freeze_adapter(scene: Scene) -> None:
@@ -178,105 +139,80 @@ async def _freeze_adapter(scene: Scene) -> None:
         adapter.signal(signal.SIGCONT)
 
 
-async def _thaw_worker(scene: Scene) -> None:
-    scene.cluster.worker.signal(signal.SIGCONT)
+def _link(do: Callable[[Link], None]) -> Deed:
+    return lambda scene: do(scene.cluster.link)
 
 
-async def _far_goes_on(scene: Scene) -> None:
-    await scene.cluster.hear(scene.cluster.far)
+def _clients_link(do: Callable[[Link], None]) -> Deed:
+    return lambda scene: do(scene.link)
 
 
+def slow(link: Link) -> None:
+    link.slow(DELAY_S, LOSS)
+
+
+CLIENT, HOP, LINE = "client", "client - adapter", "adapter - worker"
 FAULTS = (
-    Fault("kill", "client", CUT_OFF, SERVED, AT_ONCE_S, _to_clients(signal.SIGKILL), _nothing, True, True),
-    Fault("SIGTERM", "client", CUT_OFF, SERVED, AT_ONCE_S, _to_clients(signal.SIGTERM), _nothing, True, True),
-    Fault("cut", "client - adapter", CUT_OFF, SERVED, AT_ONCE_S, _cut_clients, _nothing),
-    Fault("slow", "client - adapter", GOES_ON, SERVED, AT_ONCE_S, _slow_clients, _nothing),
+    Fault("kill", CLIENT, CUT_OFF, SERVED, AT_ONCE_S, _to_clients(signal.SIGKILL), nothing, True, True),
+    Fault("SIGTERM", CLIENT, CUT_OFF, SERVED, AT_ONCE_S, _to_clients(signal.SIGTERM), nothing, True, True),
+    Fault("cut", HOP, CUT_OFF, SERVED, AT_ONCE_S, _clients_link(Link.cut), nothing),
+    Fault("slow", HOP, GOES_ON, SERVED, AT_ONCE_S, _clients_link(slow), nothing),
     *(
         Fault(
             what, victim, CUT_OFF, SERVED, SILENT_CLIENT_S, strike, _clients_are_missed, *rest, is_long=True
         )
         for what, victim, strike, *rest in (
-            ("stop", "client", _to_clients(signal.SIGSTOP), True, True),
-            ("half open", "client - adapter", _half_open_clients, False, True),
-            ("blackhole", "client - adapter", _hold_clients, False, True),
+            ("stop", CLIENT, _to_clients(signal.SIGSTOP), True, True),
+            ("half open", HOP, _clients_link(Link.half_open), False, True),
+            ("blackhole", HOP, _clients_link(Link.hold), False, True),
         )
     ),
-    Fault("kill", "worker", WORKER_LOST, CONTINUES, AT_ONCE_S, _to_worker(signal.SIGKILL), _restart_worker),
     Fault(
-        "stop",
-        "worker",
-        WORKER_LOST,
-        CONTINUES,
-        SILENCE_S,
-        _to_worker(signal.SIGSTOP),
-        _thaw_worker,
+        *("kill", "worker", WORKER_LOST, CONTINUES, AT_ONCE_S),
+        *(_to("worker", signal.SIGKILL), lambda scene: scene.cluster.restart_worker()),
+    ),
+    Fault(
+        *("stop", "worker", WORKER_LOST, CONTINUES, SILENCE_S),
+        *(_to("worker", signal.SIGSTOP), _to("worker", signal.SIGCONT)),
         is_silent=True,
     ),
+    *_terminated("worker", WORKER_LOST, CONTINUES),
     Fault(
-        "SIGTERM",
-        "worker",
-        WORKER_LOST,
-        CONTINUES,
-        DRAIN_S,
-        _terminate_worker(),
-        _drained_worker,
+        *("kill", "adapter", CUT_OFF, GONE, AT_ONCE_S),
+        *(_to("adapter", signal.SIGKILL), lambda scene: scene.cluster.restart_adapter()),
     ),
     Fault(
-        "SIGTERM twice",
-        "worker",
-        WORKER_LOST,
-        CONTINUES,
-        AT_ONCE_S,
-        _terminate_worker(twice=True),
-        _drained_worker,
+        *("stop", "adapter", WORKER_LOST, CONTINUES, AT_ONCE_S),
+        *(_freeze_adapter, lambda scene: scene.cluster.hear(scene.cluster.far)),
     ),
-    Fault("kill", "adapter", CUT_OFF, GONE, AT_ONCE_S, _kill_adapter, _restart_adapter),
-    Fault("stop", "adapter", WORKER_LOST, CONTINUES, AT_ONCE_S, _freeze_adapter, _far_goes_on),
-    Fault(
-        "SIGTERM",
-        "adapter",
-        ends(UNAVAILABLE, SHUTDOWN, SHUTDOWN),
-        SHUTDOWN,
-        DRAIN_S,
-        _terminate_adapter(),
-        _drained_adapter,
-    ),
-    Fault(
-        "SIGTERM twice",
-        "adapter",
-        ends(UNAVAILABLE, SHUTDOWN, SHUTDOWN),
-        SHUTDOWN,
-        AT_ONCE_S,
-        _terminate_adapter(twice=True),
-        _drained_adapter,
-    ),
-    Fault("cut", "adapter - worker", WORKER_LOST, CONTINUES, AT_ONCE_S, _cut_worker, _nothing),
-    Fault("half open", "adapter - worker", NOT_NOTICED, CONTINUES, AT_ONCE_S, _half_open_worker, _nothing),
+    *_terminated("adapter", SHUT_DOWN, SHUTDOWN),
+    Fault("cut", LINE, WORKER_LOST, CONTINUES, AT_ONCE_S, _link(Link.cut), nothing),
+    Fault("half open", LINE, NOT_NOTICED, CONTINUES, AT_ONCE_S, _link(Link.half_open), nothing),
     Fault(
         "blackhole",
-        "adapter - worker",
+        LINE,
         WORKER_LOST,
         CONTINUES,
         SILENCE_S,
-        _hold_worker,
-        _heal,
+        _link(Link.hold),
+        _link(Link.heal),
         is_silent=True,
     ),
-    Fault("slow", "adapter - worker", GOES_ON, SERVED, AT_ONCE_S, _slow_worker, _nothing),
+    Fault("slow", LINE, GOES_ON, SERVED, AT_ONCE_S, _link(slow), nothing),
 )
 
 
 async def played(cluster: Cluster, fault: Fault) -> None:
-    """Plays one row in a cluster, and holds it against what it says."""
     name = fault.name.replace(" ", "_")
+    ends = {**fault.ends, "near": fault.near}
     async with scene_in(cluster, name, is_process=fault.clients_are_a_process) as scene:
-        await fault.strike(scene)
+        await act(fault.strike, scene)
         scene.go_on()
         if not fault.is_mute:
-            await scene.told({**fault.ends, "near": fault.near}, fault.within_s + MARGIN_S)
+            await scene.told(ends, fault.within_s + MARGIN_S)
         if fault.is_silent:
-            await scene.until_moving({**fault.ends, "near": fault.near}, fault.within_s + MARGIN_S)
-        await fault.recover(scene)
+            await scene.until_moving(ends, fault.within_s + MARGIN_S)
+        await act(fault.recover, scene)
         await scene.served(fault.ends)
         if fault.near.code is None:
             await cluster.hear(scene.near)

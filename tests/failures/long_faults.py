@@ -17,5 +17,5 @@ async def test_long_fault(cluster: Cluster, fault: faults.Fault) -> None:
 @pytest.mark.parametrize(
     "fault", [it for it in shared_faults.SHARED_FAULTS if it.is_long], ids=lambda it: it.name
 )
-async def test_long_shared_fault(shared_cluster: SharedCluster, fault: shared_faults.SharedFault) -> None:
+async def test_long_shared_fault(shared_cluster: SharedCluster, fault: faults.Fault) -> None:
     await shared_faults.played(shared_cluster, fault)

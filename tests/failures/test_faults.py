@@ -29,6 +29,6 @@ async def test_fault(cluster: Cluster, fault: faults.Fault) -> None:
     "fault", [it for it in shared_faults.SHARED_FAULTS if not it.is_long], ids=lambda it: it.name
 )
 @pytest.mark.sample("cut worker - Redis")
-async def test_shared_fault(shared_cluster: SharedCluster, fault: shared_faults.SharedFault) -> None:
+async def test_shared_fault(shared_cluster: SharedCluster, fault: faults.Fault) -> None:
     """The same with a queue that two adapters share; nothing is left in Redis either."""
     await shared_faults.played(shared_cluster, fault)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.failures.faults import FAULTS, Fault
-from tests.failures.scene import NAMES
-from tests.failures.shared_faults import SHARED_FAULTS, SharedFault
+from tests.failures.scene import NAMES, End
+from tests.failures.shared_faults import SHARED_FAULTS
 from tests.failures.visits import STATES
 
 ROOT = Path(__file__).parents[2]
@@ -24,20 +24,16 @@ def rows(first: str, section: str = "") -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
+def ends(fault: Fault) -> list[End]:
+    return [*(fault.ends[state] for state in STATES), fault.near]
+
+
 @pytest.mark.parametrize(
     ("section", "faults"), [("Processes", FAULTS), ("A shared queue", SHARED_FAULTS)], ids=["alone", "shared"]
 )
-def test_the_page_has_every_fault_and_its_cells(
-    section: str, faults: Sequence[Fault] | Sequence[SharedFault]
-) -> None:
+def test_the_page_has_every_fault_and_its_cells(section: str, faults: Sequence[Fault]) -> None:
     assert rows("| fault | victim |", section) == [
-        [
-            fault.what,
-            fault.victim,
-            *(NAMES[fault.ends[state]] for state in STATES),
-            NAMES[fault.near],
-            f"{fault.within_s:g} s",
-        ]
+        [fault.what, fault.victim, *(NAMES[end] for end in ends(fault)), f"{fault.within_s:g} s"]
         for fault in faults
     ]
 

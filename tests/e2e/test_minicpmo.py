@@ -22,19 +22,8 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.families import table
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Event,
-    Piece,
-    UnitUsage,
-)
-from inference_service.interface.setups import (
-    DuplexSettings,
-    DuplexSetup,
-    UnitInput,
-    UnitOverrides,
-)
+from inference_service.interface.engine import Done, End, Event, Piece, UnitUsage
+from inference_service.interface.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from tests.e2e.conftest import running_adapter, running_worker
 from tests.inference_service.engine.support import tiny_caller

@@ -59,7 +59,7 @@ async def test_tenants_are_counted_and_bounded(tmp_path: Path) -> None:
 
     *chats, direct = lines(log)
     assert sorted((line["key"], line["seconds"] > 0) for line in chats) == [
-        *(("large", True), ("small", False), ("small", True)),
+        *(("large", True), ("small", False), ("small", True))
     ]
     spoken = next(line for line in chats if line["key"] == "large")
     assert spoken["model"] == direct["model"] == "antiphon-mini"

@@ -99,9 +99,7 @@ async def test_light_that_cannot_be_called_is_answered_in_words(sdk: AsyncOpenAI
 
 
 @pytest.mark.parametrize(
-    "choice",
-    ["required", {"type": "function", "function": {"name": "get_weather"}}],
-    ids=["any", "by name"],
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["any", "by name"]
 )
 async def test_call_can_be_forced_whatever_is_asked(sdk: AsyncOpenAI, choice: Any) -> None:
     asked = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 400}

@@ -13,15 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from tests.conformance.support.stack import (
-    Log,
-    Process,
-    Stack,
-    Worker,
-    running,
-    scripted_worker,
-    wait_for,
-)
+from tests.conformance.support.stack import Log, Process, Stack, Worker, running, scripted_worker, wait_for
 from tests.failures import descriptors
 from tests.failures.link import Link
 from tests.failures.visits import Visit

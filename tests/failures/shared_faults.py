@@ -71,8 +71,7 @@ SHARED_FAULTS = (
     ),
     _of_redis("cut", ADAPTER_LINE, lambda cluster, _: cluster.redis_link.cut(), nothing, is_long=True),
     _of_redis(
-        *("blackhole", ADAPTER_LINE, lambda cluster, _: cluster.redis_link.hold(), _heal),
-        is_outage=True,
+        *("blackhole", ADAPTER_LINE, lambda cluster, _: cluster.redis_link.hold(), _heal), is_outage=True
     ),
     _of_redis("slow", ADAPTER_LINE, lambda cluster, _: slow(cluster.redis_link), _heal, is_long=True),
     _of_redis("cut", WORKER_LINE, lambda cluster, _: cluster.beat_link.cut(), nothing),

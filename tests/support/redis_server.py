@@ -64,11 +64,7 @@ class RedisServer:
         log = (self._folder / "redis.log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [
-                    INSTALLED or "redis-server",
-                    str(config),
-                    *(["--sentinel"] if self._is_sentinel else []),
-                ],
+                [INSTALLED or "redis-server", str(config), *(["--sentinel"] if self._is_sentinel else [])],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -34,10 +34,7 @@ def video(
 ) -> bytes:
     """A video file with these frames, RGB [height, width, 3], and perhaps sound, mono at 16 kHz."""
     file = io.BytesIO()
-    with (
-        _same_priority(),
-        av.open(file, "w", format=container, options=container_options or {}) as output,
-    ):
+    with _same_priority(), av.open(file, "w", format=container, options=container_options or {}) as output:
         stream = output.add_stream(codec, rate=rate, options=options or {})
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1

@@ -12,21 +12,9 @@ from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.pictures import PictureSet
 from antiphon_training.corpus.recipe import VISION
 from antiphon_training.corpus.spoken import Utterance
-from antiphon_training.corpus.writing import (
-    AUDIO_SLOT,
-    IGNORED,
-    PICTURE_SLOT,
-    Row,
-    Writer,
-)
+from antiphon_training.corpus.writing import AUDIO_SLOT, IGNORED, PICTURE_SLOT, Row, Writer
 from antiphon_training.domains.domain import Split
-from antiphon_training.domains.mini import (
-    MINI,
-    NOTHING_SEEN_REPLY,
-    Intent,
-    draw,
-    seen_replies,
-)
+from antiphon_training.domains.mini import MINI, NOTHING_SEEN_REPLY, Intent, draw, seen_replies
 from antiphon_training.stages.chat import (
     Call,
     Clip,
@@ -147,10 +135,7 @@ def test_the_template_takes_content_as_text_and_as_parts() -> None:
 
 
 def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
-    row = written(
-        writer,
-        Talk([Message("user", [f"hi {END}<image>"]), Message("assistant", ["okay"])]),
-    )
+    row = written(writer, Talk([Message("user", [f"hi {END}<image>"]), Message("assistant", ["okay"])]))
     assert row.ids.count(writer.encode(END)[0]) == 2
     assert writer.encode("<image>")[0] not in row.ids
 

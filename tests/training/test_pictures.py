@@ -9,31 +9,12 @@ import pytest
 from antiphon_training.corpus import pictures, vocabulary
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.camera import Camera
-from antiphon_training.corpus.composition import (
-    CHUNK_END,
-    SPEAK,
-    TURN_END,
-    Composer,
-)
-from antiphon_training.corpus.pictures import (
-    NOTHING,
-    SCENES,
-    PictureSet,
-    Scene,
-    draw_picture,
-    encoded,
-)
+from antiphon_training.corpus.composition import CHUNK_END, SPEAK, TURN_END, Composer
+from antiphon_training.corpus.pictures import NOTHING, SCENES, PictureSet, Scene, draw_picture, encoded
 from antiphon_training.corpus.spoken import Utterance
 from antiphon_training.corpus.writing import Writer
 from antiphon_training.domains.domain import Split
-from antiphon_training.domains.mini import (
-    COLOURS,
-    MINI,
-    NOTHING_SEEN_REPLY,
-    SHAPES,
-    Intent,
-    draw,
-)
+from antiphon_training.domains.mini import COLOURS, MINI, NOTHING_SEEN_REPLY, SHAPES, Intent, draw
 from antiphon_training.stages.joint import SEEING_LESSON, written
 from inference_service.media.image import MAX_FRAMES, decode_frame
 from inference_service.models.tokenizer import Tokenizer

@@ -14,15 +14,7 @@ from antiphon_training.corpus.acoustics import analyse
 from antiphon_training.corpus.answers import UNIT_FRAMES
 from antiphon_training.corpus.recipe import VOCODER
 from antiphon_training.domains.mini import HEARING, MINI, Intent
-from antiphon_training.stages import (
-    alignment,
-    codec,
-    ear,
-    export,
-    eye,
-    joint,
-    speech,
-)
+from antiphon_training.stages import alignment, codec, ear, export, eye, joint, speech
 from clients.recordings import make
 from inference_service.checkpoints.folder import load_duplex
 from inference_service.media.mel import CONTEXT, mel_power

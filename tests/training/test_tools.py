@@ -11,15 +11,7 @@ from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.writing import IGNORED, Writer
 from antiphon_training.domains.mini import MINI, SET_LIGHT, Intent
 from antiphon_training.domains.tool import schema
-from antiphon_training.stages.chat import (
-    Call,
-    Message,
-    Talk,
-    Talker,
-    rendered,
-    template,
-    written,
-)
+from antiphon_training.stages.chat import Call, Message, Talk, Talker, rendered, template, written
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.tools.syntax import HERMES

@@ -10,12 +10,7 @@ from antiphon_training.corpus import vocabulary
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.composition import FRAMES
 from antiphon_training.corpus.spoken import Utterance
-from antiphon_training.corpus.transcription import (
-    SPARE,
-    Dictator,
-    dictated,
-    writing_unit,
-)
+from antiphon_training.corpus.transcription import SPARE, Dictator, dictated, writing_unit
 from antiphon_training.corpus.writing import AUDIO_SLOT, IGNORED, Writer
 from antiphon_training.domains.domain import Split
 from antiphon_training.domains.mini import MINI, Intent, draw

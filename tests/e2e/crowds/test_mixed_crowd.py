@@ -27,11 +27,7 @@ def chunk(pcm: NDArray[np.float32]) -> common.AudioChunk:
 
 
 async def visit(
-    worker: str,
-    mode: pb.SessionMode,
-    seed: int,
-    units: Sequence[Content],
-    late: float = 0.0,
+    worker: str, mode: pb.SessionMode, seed: int, units: Sequence[Content], late: float = 0.0
 ) -> Told:
     """One session; of each unit its text, ids, samples and how it ended. `late` scatters the beginnings."""
     await asyncio.sleep(late)

@@ -287,10 +287,7 @@ def _chat(root: str, script: Script) -> Script:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     script.patches.update(
         {
-            f"{root}messages[].content[].data": (
-                request(clip),
-                request({"type": "audio", "data": f32(0.3)}),
-            ),
+            f"{root}messages[].content[].data": (request(clip), request({"type": "audio", "data": f32(0.3)})),
             f"{root}messages[].content[].sample_rate": (request(clip), request(clip | {"sample_rate": 8000})),
             f"{root}messages[].content[].stack_frames": (request(seen), request(seen | {"stack_frames": 3})),
             f"{root}tts.mode": ({}, fields(tts={"mode": "audio_assistant"})),

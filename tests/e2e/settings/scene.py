@@ -13,14 +13,7 @@ from inference_service.errors import ConfigInvalid, WorkerError
 from inference_service.interface.setups import Mode as WorkerMode
 from tests.e2e.settings.families import Family, FamilySession
 from tests.ws_adapter.support.pools import catalogue
-from ws_adapter.protocol.core.actions import (
-    OpenWorkerSession,
-    RunSegment,
-    RunTurn,
-    RunUnit,
-    Send,
-    TakeSlot,
-)
+from ws_adapter.protocol.core.actions import OpenWorkerSession, RunSegment, RunTurn, RunUnit, Send, TakeSlot
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.machine import Action, Become, Offload
 from ws_adapter.protocol.core.signals import (

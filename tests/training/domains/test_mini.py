@@ -12,14 +12,7 @@ import pytest
 from antiphon_training.corpus import vocabulary
 from antiphon_training.corpus.recipe import language, turn_bound
 from antiphon_training.domains.domain import Exchange, Split, spell
-from antiphon_training.domains.mini import (
-    MINI,
-    Intent,
-    all_replies,
-    arithmetic,
-    draw,
-    split_of,
-)
+from antiphon_training.domains.mini import MINI, Intent, all_replies, arithmetic, draw, split_of
 from inference_service.checkpoints.location import locate
 from inference_service.models.pacing import chunks
 from inference_service.models.tokenizer import Tokenizer

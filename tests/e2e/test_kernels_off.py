@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
+from tests.e2e.support.conversation import answer
 from tests.e2e.test_chat import WRITTEN, answers, user
-from tests.e2e.test_websocket import answer
 from tests.support.long import long
 
 
@@ -28,8 +28,8 @@ async def test_worker_without_kernels_chats_and_speaks(plain: Server, recordings
     assert [it.text for it in told] == list(WRITTEN.values())
 
     with running_adapter(plain.address) as server:
-        text, samples = await answer(server.address.replace("http", "ws"), recordings[0], 1)
-    assert (text, samples > 0) == (recordings[0].reply, True)
+        said = await answer(server.address.replace("http", "ws"), recordings[0])
+    assert (said.text.strip(), len(said.samples) > 0) == (recordings[0].reply, True)
     assert loaded(plain.process.pid) == []
     assert '"event": "loading the model", "model": "antiphon-mini", "kernels": "off"' in plain.said
 

@@ -3,8 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -55,64 +54,52 @@ def test_our_server_keeps_the_rules(
     assert times == sorted(times)
 
 
-@asynccontextmanager
-async def faulty() -> AsyncIterator[str]:
+async def faulty(socket: ServerConnection) -> None:
     """Says that a session is there before there is a slot."""
-
-    async def talk(socket: ServerConnection) -> None:
-        created = {"type": "session.created", "session_id": "s", "mode": "full_duplex"}
-        await socket.send(json.dumps(created | {"metrics": {}, "usage": {}}))
-        await socket.send(json.dumps({"type": "session.closed", "session_id": "s", "reason": "timeout"}))
-
-    async with serve(talk, "127.0.0.1", 0, compression=None) as server:
-        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    created = {"type": "session.created", "session_id": "s", "mode": "full_duplex"}
+    await socket.send(json.dumps(created | {"metrics": {}, "usage": {}}))
+    await socket.send(json.dumps({"type": "session.closed", "session_id": "s", "reason": "timeout"}))
 
 
-@asynccontextmanager
-async def impatient() -> AsyncIterator[str]:
+async def impatient(socket: ServerConnection) -> None:
     """Speaks in every whole second that it is given, and waits for the rest of a short one."""
 
-    async def talk(socket: ServerConnection) -> None:
-        async def say(name: str, **fields: object) -> None:
-            event = {"type": name, "session_id": "s", "metrics": {}, **fields}
-            await socket.send(json.dumps(event))
+    async def say(name: str, **fields: object) -> None:
+        await socket.send(json.dumps({"type": name, "session_id": "s", "metrics": {}, **fields}))
 
-        await say("session.queue_done")
-        await socket.recv()
-        await say("session.created", mode="full_duplex", usage={})
-        heard = spoken = 0
-        while spoken < 3:
-            given = json.loads(await socket.recv())["input"]
-            heard += len(base64.b64decode(given["audio"])) // 4
-            while heard >= (spoken + 1) * INPUT_RATE_HZ:
-                answer = {"kind": "audio", "response_id": "r", "input_id": given["input_id"], "audio": ""}
-                await say("response.output.delta", **answer, chunk_index=spoken)
-                spoken += 1
-        ending = {"kind": "listen", "response_id": "r", "input_id": given["input_id"], "reason": "turn_end"}
-        await say("response.output.delta", **ending)
-        await socket.recv()
-        await say("session.closed", reason="user_stop")
-
-    async with serve(talk, "127.0.0.1", 0, compression=None) as server:
-        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await say("session.queue_done")
+    await socket.recv()
+    await say("session.created", mode="full_duplex", usage={})
+    heard = spoken = 0
+    while spoken < 3:
+        given = json.loads(await socket.recv())["input"]
+        heard += len(base64.b64decode(given["audio"])) // 4
+        while heard >= (spoken + 1) * INPUT_RATE_HZ:
+            answer = {"kind": "audio", "response_id": "r", "input_id": given["input_id"], "audio": ""}
+            await say("response.output.delta", **answer, chunk_index=spoken)
+            spoken += 1
+    ending = {"kind": "listen", "response_id": "r", "input_id": given["input_id"], "reason": "turn_end"}
+    await say("response.output.delta", **ending)
+    await socket.recv()
+    await say("session.closed", reason="user_stop")
 
 
-async def test_a_hole_in_the_answer_breaks_a_rule() -> None:
-    async with impatient() as url:
+@pytest.mark.parametrize(
+    ("server", "violation"),
+    [
+        (faulty, "session.created before session.queue_done"),
+        (impatient, "a short append left a hole of a second in the answer"),
+    ],
+)
+async def test_broken_rule_is_named_and_exit_code_5(
+    server: Callable[[ServerConnection], Awaitable[None]], violation: str
+) -> None:
+    async with serve(server, "127.0.0.1", 0, compression=None) as listening:
+        url = f"ws://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         probed = await asyncio.to_thread(antiphon, "probe", "--url", url)
 
     assert probed.code == 5, probed.out + probed.err
-    assert "!! a short append left a hole of a second in the answer" in probed.out
-    assert "!! there is no default voice" in probed.out
-    assert probed.out.splitlines()[-1] == "2 violations of the protocol"
-
-
-async def test_a_broken_rule_is_exit_code_5() -> None:
-    async with faulty() as url:
-        probed = await asyncio.to_thread(antiphon, "probe", "--url", url)
-
-    assert probed.code == 5, probed.out + probed.err
-    assert "!! session.created before session.queue_done" in probed.out
+    assert f"!! {violation}" in probed.out
     assert "!! there is no default voice" in probed.out
     assert probed.out.splitlines()[-1] == "2 violations of the protocol"
 

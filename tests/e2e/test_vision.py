@@ -1,18 +1,14 @@
 """The shipped model sees: the same spoken question gets the answer that fits the picture."""
 
-import asyncio
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import antiphon
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.e2e.conftest import Recording
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.drawing import jpeg
-from tests.support.patience import PATIENCE_S
 
 SILENCE = 4
 
@@ -49,26 +45,6 @@ async def test_answer_names_what_the_camera_shows(
 ) -> None:
     frames = [jpeg(colour, shape, (640, 480))]
     assert await answer(worker, question, frames, pb.SESSION_MODE_VIDEO) == f"i see a {colour} {shape}"
-
-
-async def test_python_sdk_in_video_mode_answer_names_what_the_camera_shows(
-    adapter: str, question: Recording
-) -> None:
-    frame = jpeg("blue", "square", (640, 480))
-    units = question.units(SILENCE)
-    said, heard = "", 0
-    async with asyncio.timeout(PATIENCE_S), antiphon.connect(adapter) as client:
-        async with client.duplex(mode="video", seed=1) as session:
-            for number, pcm in enumerate(units, start=1):
-                await session.send_frame(frame)
-                await session.send_audio(pcm)
-                while heard < number:  # the server drops units that wait for too long
-                    match await anext(session):
-                        case antiphon.TextDelta(text=text):
-                            said += text
-                        case antiphon.AudioDelta() | antiphon.Listening():
-                            heard += 1
-    assert " ".join(said.split()) == "i see a blue square"
 
 
 @pytest.mark.parametrize("mode", [pb.SESSION_MODE_VIDEO, pb.SESSION_MODE_AUDIO])

@@ -81,15 +81,3 @@ async def test_killing_the_worker_gives_every_client_one_terminal_event() -> Non
             for seen in await asyncio.gather(*clients):
                 assert seen[-2:] == ["error", "session.closed"]
                 assert seen.count("session.closed") == 1
-
-
-@pytest.mark.parametrize("times", [3])
-async def test_slots_come_back_after_clients_vanish_again_and_again(adapter: str, times: int) -> None:
-    await until_all_free(adapter)
-    url = f"{adapter.replace('http', 'ws')}/v1/realtime?mode=audio"
-    for _ in range(times):
-        sockets = [await connect(url) for _ in range(SLOTS)]
-        await until_free(adapter, 0, within_s=PATIENCE_S)
-        for socket in sockets:
-            socket.transport.abort()
-        await until_free(adapter, SLOTS, within_s=PATIENCE_S)

@@ -4,16 +4,14 @@ import asyncio
 import re
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import antiphon
-from antiphon.session.duplex import DuplexSession
 from tests.cli.support.process import ANTIPHON
 from tests.e2e.conftest import Recording
 from tests.support.patience import PATIENCE_S, START_S
@@ -29,97 +27,61 @@ SILENCE_S = 6
 pytestmark = [pytest.mark.long, pytest.mark.skipif(INSTALLED is None, reason=MISSING)]
 
 
-class Serving:
-    """`antiphon serve` with two adapters and two workers."""
-
-    def __init__(self, process: "subprocess.Popen[str]", log: TextIO) -> None:
-        self._process = process
-        self._log = log
-        assert process.stdout is not None
-        banner = ""
-        for line in process.stdout:
-            banner += line
-            if "Ctrl-C" in line:
-                break
-        found = re.search(r"^  WebSocket +(\S+)$", banner, re.MULTILINE)
-        assert found is not None, self.told
-        self.url = found[1]
-
-    @property
-    def told(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
-
-    def restart(self) -> None:
-        self._process.send_signal(signal.SIGUSR1)
-
-    @property
-    def is_replaced(self) -> bool:
-        return "All have been replaced." in self.told
-
-
 @contextmanager
-def serving() -> Iterator[Serving]:
-    with tempfile.TemporaryFile("w+") as log:
-        command = [*ANTIPHON, "serve", "--port", "0", *OPTIONS]
+def serving(log: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The address of two adapters of two workers, and what replaces them all."""
+    with log.open("w") as errors:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            [*ANTIPHON, "serve", "--port", "0", *OPTIONS],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
         )
+    with process:
         try:
-            yield Serving(process, log)
-        finally:
+            assert process.stdout is not None
+            banner = ""
+            while "Ctrl-C" not in banner and (line := process.stdout.readline()):
+                banner += line
+            found = re.search(r"^  WebSocket +(\S+)$", banner, re.MULTILINE)
+            assert found is not None, log.read_text()
+            yield found[1], lambda: process.send_signal(signal.SIGUSR1)
             process.terminate()
-            try:
-                assert process.wait(START_S) == 0
-            finally:
-                process.kill()
-                if process.stdout is not None:
-                    process.stdout.close()
+            assert process.wait(START_S) == 0
+        finally:
+            process.kill()
 
 
-class Talk:
-    """A conversation of units that are each answered before the next one is sent."""
-
-    def __init__(self, session: DuplexSession) -> None:
-        self._session = session
-        self.text = ""
-        self.resumed = 0
-        self.moved = 0
-
-    async def unit(self, samples: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> None:
-        """Send one second, and read until something is told of it."""
-        mine = await self._session.send_audio(samples)
-        async for event in self._session:
-            match event:
-                case antiphon.TextDelta():
-                    self.text += event.text
-                case antiphon.Resumed():
-                    self.resumed += 1
-                case antiphon.Moved():
-                    self.moved += 1
-            if getattr(event, "input_id", None) == mine:
-                return
-        raise AssertionError("the session is over")
-
-    async def ask(self, recording: Recording) -> str:
-        self.text = ""
-        for samples in recording.units(SILENCE_S):
-            await self.unit(samples)
-        return self.text
-
-
-async def test_conversation_goes_on_while_all_processes_are_replaced(recordings: list[Recording]) -> None:
+async def test_conversation_goes_on_while_all_processes_are_replaced(
+    recordings: list[Recording], tmp_path: Path
+) -> None:
     recording = next(it for it in recordings if it.name == "name")
-    with serving() as serve:
-        async with asyncio.timeout(4 * PATIENCE_S), antiphon.connect(serve.url) as client:
-            async with client.duplex(seed=7, reconnect=True) as session:
-                talk = Talk(session)
-                before = await talk.ask(recording)
-                serve.restart()
-                while not serve.is_replaced:
-                    await talk.unit(SECOND)
-                after = await talk.ask(recording)
+    told = list[antiphon.Event]()
 
-    assert before.strip() == after.strip() == recording.reply
-    assert talk.resumed >= 1
-    assert talk.moved >= 1
+    async def said(units: list[np.ndarray]) -> str:
+        """What is said to units that are each answered before the next one is sent."""
+        begin = len(told)
+        for samples in units:
+            mine = await session.send_audio(samples)
+            async for event in session:
+                told.append(event)
+                if getattr(event, "input_id", None) == mine:
+                    break
+            else:
+                raise AssertionError("the session is over")
+        return "".join(it.text for it in told[begin:] if isinstance(it, antiphon.TextDelta)).strip()
+
+    log = tmp_path / "log"
+    with serving(log) as (url, replace):
+        async with asyncio.timeout(4 * PATIENCE_S), antiphon.connect(url) as client:
+            async with client.duplex(seed=7, reconnect=True) as session:
+                before = await said(recording.units(SILENCE_S))
+                replace()
+                while "All have been replaced." not in log.read_text():
+                    await said([SECOND])
+                after = await said(recording.units(SILENCE_S))
+
+    assert before == after == recording.reply
+    assert any(isinstance(event, antiphon.Resumed) for event in told)
+    assert any(isinstance(event, antiphon.Moved) for event in told)

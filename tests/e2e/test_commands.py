@@ -22,23 +22,16 @@ def told(file: str, what: str) -> str:
     return str(entry[what])
 
 
-def test_chat_answers_a_question_of_its_domain(adapter: str) -> None:
-    done = run_cli("chat", "what is your name", *GREEDY, "--url", adapter)
-
-    assert (done.code, done.out, done.err) == (0, "my name is antiphon\n", "")
-
-
-def test_chat_sees_what_is_in_a_picture(adapter: str, tmp_path: Path) -> None:
+def test_chat_answers_in_writing_what_is_written_shown_or_spoken(adapter: str, tmp_path: Path) -> None:
     (tmp_path / "circle.jpg").write_bytes(jpeg("red", "circle"))
-    done = run_cli("chat", "what do you see", "--image", tmp_path / "circle.jpg", *GREEDY, "--url", adapter)
-
-    assert (done.code, done.out) == (0, "i see a red circle\n")
-
-
-def test_chat_hears_a_recorded_question(adapter: str) -> None:
-    done = run_cli("chat", "--audio", FOLDER / "abilities.wav", *GREEDY, "--url", adapter)
-
-    assert (done.code, done.out) == (0, f"{told('abilities.wav', 'expected_reply')}\n")
+    reply = told("abilities.wav", "expected_reply")
+    for question, answer in (
+        (["what is your name"], "my name is antiphon"),
+        (["what do you see", "--image", tmp_path / "circle.jpg"], "i see a red circle"),
+        (["--audio", FOLDER / "abilities.wav"], reply),
+    ):
+        done = run_cli("chat", *question, *GREEDY, "--url", adapter)
+        assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
 
 
 def test_chat_speaks_its_answer(adapter: str, tmp_path: Path) -> None:

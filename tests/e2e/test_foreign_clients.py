@@ -50,23 +50,19 @@ def test_golden_vectors_in_python(vector: vectors.Vector) -> None:
     assert type(message).FromString(vector.data) == message
 
 
-@needs_node
-def test_conformance_in_typescript(typescript: Path, worker: str) -> None:
-    checked = run("node", str(typescript / "conformance" / "main.js"), str(vectors.FILE), worker)
+def check_conformance(program: list[str], worker: str, folder: Path) -> None:
+    """Every golden vector and rule holds, and one that is wrong is found."""
+    checked = run(*program, str(vectors.FILE), worker)
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     lines = checked.stdout.splitlines()
     assert sum(line.startswith("ok ") for line in lines) == len(lines) > len(vectors.read())
 
-
-@needs_node
-def test_conformance_in_typescript_can_fail(typescript: Path, worker: str, tmp_path: Path) -> None:
     rows = json.loads(vectors.FILE.read_text())
     rows[1]["json"]["unit"] = "4"
-    wrong = tmp_path / "wrong.json"
+    wrong = folder / "wrong.json"
     wrong.write_text(json.dumps(rows))
-
-    checked = run("node", str(typescript / "conformance" / "main.js"), str(wrong), worker)
+    checked = run(*program, str(wrong), worker)
 
     assert checked.returncode == 1
     assert [line for line in checked.stdout.splitlines() if line.startswith("FAILED")] == [
@@ -74,24 +70,27 @@ def test_conformance_in_typescript_can_fail(typescript: Path, worker: str, tmp_p
     ]
 
 
-@needs_node
-def test_spoken_conversation_in_typescript(typescript: Path, worker: str, tmp_path: Path) -> None:
-    answer = tmp_path / "answer.wav"
-
-    talk = run(
-        "node", str(typescript / "examples" / "talk.js"), str(FOLDER / "name.wav"), str(answer), worker
-    )
+def check_talk(program: list[str], worker: str, folder: Path) -> None:
+    """A spoken question is answered, and a file that is none is named."""
+    answer = folder / "answer.wav"
+    talk = run(*program, str(FOLDER / "name.wav"), str(answer), worker)
 
     assert (talk.returncode, talk.stdout.strip()) == (0, "my name is antiphon"), talk.stderr
     assert answer.stat().st_size > 44 + 24_000  # half a second of 16-bit sound
 
-
-@needs_node
-def test_typescript_says_why_it_cannot_talk(typescript: Path, worker: str, tmp_path: Path) -> None:
-    example = str(typescript / "examples" / "talk.js")
-    talk = run("node", example, str(vectors.FILE), str(tmp_path / "answer.wav"), worker)
+    talk = run(*program, str(vectors.FILE), str(answer), worker)
 
     assert (talk.returncode, talk.stderr) == (1, f"{vectors.FILE} is not a WAV file.\n")
+
+
+@needs_node
+def test_conformance_in_typescript(typescript: Path, worker: str, tmp_path: Path) -> None:
+    check_conformance(["node", str(typescript / "conformance" / "main.js")], worker, tmp_path)
+
+
+@needs_node
+def test_spoken_conversation_in_typescript(typescript: Path, worker: str, tmp_path: Path) -> None:
+    check_talk(["node", str(typescript / "examples" / "talk.js")], worker, tmp_path)
 
 
 @pytest.fixture(scope="module", params=COMPILERS)
@@ -106,38 +105,11 @@ def compiled(request: pytest.FixtureRequest) -> Path:
 
 @pytest.mark.long
 @pytest.mark.timeout(BUILD_S + 300)
-def test_conformance_of_a_compiled_client(compiled: Path, worker: str, tmp_path: Path) -> None:
-    checked = run(str(compiled / "conformance"), str(vectors.FILE), worker)
-
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    lines = checked.stdout.splitlines()
-    assert sum(line.startswith("ok ") for line in lines) == len(lines) > len(vectors.read())
-
-    rows = json.loads(vectors.FILE.read_text())
-    rows[1]["json"]["unit"] = "4"
-    wrong = tmp_path / "wrong.json"
-    wrong.write_text(json.dumps(rows))
-    checked = run(str(compiled / "conformance"), str(wrong), worker)
-
-    assert checked.returncode == 1
-    assert [line for line in checked.stdout.splitlines() if line.startswith("FAILED")] == [
-        "FAILED  vector 1: PrefillRequest"
-    ]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(BUILD_S + 300)
-def test_spoken_conversation_of_a_compiled_client(compiled: Path, worker: str, tmp_path: Path) -> None:
-    answer = tmp_path / "answer.wav"
-
-    talk = run(str(compiled / "talk"), str(FOLDER / "name.wav"), str(answer), worker)
-
-    assert (talk.returncode, talk.stdout.strip()) == (0, "my name is antiphon"), talk.stderr
-    assert answer.stat().st_size > 44 + 24_000  # half a second of 16-bit sound
-
-    talk = run(str(compiled / "talk"), str(vectors.FILE), str(answer), worker)
-
-    assert (talk.returncode, talk.stderr) == (1, f"{vectors.FILE} is not a WAV file.\n")
+def test_conformance_and_conversation_of_a_compiled_client(
+    compiled: Path, worker: str, tmp_path: Path
+) -> None:
+    check_conformance([str(compiled / "conformance")], worker, tmp_path)
+    check_talk([str(compiled / "talk")], worker, tmp_path)
 
 
 @needs_node

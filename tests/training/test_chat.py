@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from antiphon_training.corpus import pictures, vocabulary
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.pictures import PictureSet
 from antiphon_training.corpus.recipe import VISION
@@ -27,32 +26,11 @@ from antiphon_training.stages.chat import (
     template,
     written,
 )
-from inference_service.models.tokenizer import Tokenizer
 from tests.support.long import long
 
 END = "<|im_end|>"
 PICTURE = np.zeros((64, 64, 3), np.uint8)
 CLIP = Clip(np.zeros((200, 80), np.float32))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("chat")
-    vocabulary.build(MINI, folder)
-    pictures.build(folder / "pictures.npz", 400, 1)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def writer(folder: Path) -> Writer:
-    return Writer(Tokenizer.load(folder), random.Random(0))
-
-
-@pytest.fixture(scope="module")
-def corpus() -> list[Utterance]:
-    rng, noise = random.Random(1), np.random.default_rng(1)
-    exchanges = [draw(rng, Split.TRAIN, intent) for intent in Intent for _ in range(4)]
-    return [Utterance(e, noise.gamma(2, 1, (rng.randint(40, 220), 80)).astype(np.float32)) for e in exchanges]
 
 
 def lessons(folder: Path, row: Row) -> list[str]:
@@ -141,8 +119,7 @@ def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_answers_are_about_the_newest_picture(folder: Path, corpus: list[Utterance], seed: int) -> None:
-    album = PictureSet(folder / "pictures.npz")
+def test_answers_are_about_the_newest_picture(album: PictureSet, corpus: list[Utterance], seed: int) -> None:
     about_pictures = set(seen_replies()) - {NOTHING_SEEN_REPLY}
     talker = Talker(MINI, corpus, album, Augmenter(seed))
     for talk in (talker.talk() for _ in range(20)):

@@ -1,38 +1,27 @@
 """Pictures of shapes: what is drawn, and when the camera of a composed session shows it."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from antiphon_training.corpus import pictures, vocabulary
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.camera import Camera
 from antiphon_training.corpus.composition import CHUNK_END, SPEAK, TURN_END, Composer
 from antiphon_training.corpus.pictures import NOTHING, SCENES, PictureSet, Scene, draw_picture, encoded
 from antiphon_training.corpus.spoken import Utterance
 from antiphon_training.corpus.writing import Writer
-from antiphon_training.domains.domain import Split
-from antiphon_training.domains.mini import COLOURS, MINI, NOTHING_SEEN_REPLY, SHAPES, Intent, draw
+from antiphon_training.domains.mini import COLOURS, MINI, NOTHING_SEEN_REPLY, SHAPES, Intent
 from antiphon_training.stages.joint import SEEING_LESSON, written
 from inference_service.media.image import MAX_FRAMES, decode_frame
-from inference_service.models.tokenizer import Tokenizer
+from tests.training.conftest import utterances
 
 SIZE = (320, 240)
 
 
 @pytest.fixture(scope="module")
-def album(tmp_path_factory: pytest.TempPathFactory) -> PictureSet:
-    path = tmp_path_factory.mktemp("album") / "pictures.npz"
-    pictures.build(path, 400, 1)
-    return PictureSet(path)
-
-
 def corpus() -> list[Utterance]:
-    rng, noise = random.Random(1), np.random.default_rng(1)
-    exchanges = [draw(rng, Split.TRAIN, intent) for intent in (Intent.VISION, Intent.NAME) for _ in range(4)]
-    return [Utterance(e, noise.gamma(2, 1, (rng.randint(40, 120), 80)).astype(np.float32)) for e in exchanges]
+    return utterances((Intent.VISION, Intent.NAME), most=120)
 
 
 def test_there_is_a_scene_for_every_colour_and_shape_and_one_for_nothing() -> None:
@@ -41,16 +30,11 @@ def test_there_is_a_scene_for_every_colour_and_shape_and_one_for_nothing() -> No
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_the_same_seed_draws_the_same_picture(scene: Scene) -> None:
+def test_same_seed_draws_the_same_picture_and_the_worker_reads_it(scene: Scene) -> None:
     first, second = (draw_picture(np.random.default_rng(3), scene, SIZE) for _ in range(2))
     assert first.size == SIZE
     assert first.tobytes() == second.tobytes()
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_a_picture_file_is_one_that_the_worker_reads(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    data = encoded(rng, draw_picture(rng, SCENES[seed % len(SCENES)], SIZE))
+    data = encoded(np.random.default_rng(SCENES.index(scene)), first)
     assert decode_frame(data, field="frame", side=64).shape == (64, 64, 3)
 
 
@@ -70,32 +54,27 @@ def test_a_camera_films_at_most_four_pictures_a_unit(album: PictureSet, seed: in
     assert camera.films or not any(camera.units)
 
 
-def test_before_its_first_picture_a_camera_has_seen_nothing(album: PictureSet) -> None:
-    for seed in range(40):
-        camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
-        camera.advance(1)
-        if not camera.units[0]:
-            assert camera.seen is NOTHING
-
-
-def test_what_is_seen_is_what_the_newest_picture_shows(album: PictureSet) -> None:
+def test_what_is_seen_is_nothing_and_then_what_the_newest_picture_shows(album: PictureSet) -> None:
     labels = {
         pixels.tobytes(): SCENES[label] for pixels, label in zip(album.pixels, album.labels, strict=True)
     }
-    for seed in range(20):
+    for seed in range(40):
         camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
         for units in range(1, 15):
             camera.advance(units)
             filmed = [picture for unit in camera.units for picture in unit]
-            if filmed:
-                newest = np.ascontiguousarray(filmed[-1])
-                mirrored = np.ascontiguousarray(newest[:, ::-1])
-                assert camera.seen in (labels.get(newest.tobytes()), labels.get(mirrored.tobytes()))
+            if not filmed:
+                assert camera.seen is NOTHING
+                continue
+            shown = (filmed[-1], filmed[-1][:, ::-1])  # it may be mirrored
+            assert camera.seen in [labels.get(np.ascontiguousarray(it).tobytes()) for it in shown]
 
 
-def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: PictureSet) -> None:
+def test_a_composed_answer_is_about_what_is_seen_when_it_begins(
+    album: PictureSet, corpus: list[Utterance]
+) -> None:
     for seed in range(20):
-        composer = Composer(MINI, corpus(), Augmenter(seed), album, unfilmed=0.2)
+        composer = Composer(MINI, corpus, Augmenter(seed), album, unfilmed=0.2)
         conversation = composer.conversation(20)
         said = " ".join(
             token.strip()
@@ -109,9 +88,7 @@ def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: PictureSe
         assert shown or set(about) <= {NOTHING_SEEN_REPLY}
 
 
-def test_a_written_sequence_holds_its_pictures_between_their_marks(album: PictureSet, tmp_path: Path) -> None:
-    vocabulary.build(MINI, tmp_path)
-    writer = Writer(Tokenizer.load(tmp_path), random.Random(0))
+def test_a_written_sequence_holds_its_pictures_between_their_marks(album: PictureSet, writer: Writer) -> None:
     begin, end = writer.encode("<image>")[0], writer.encode("</image>")[0]
     for seed in range(10):
         camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)

@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from antiphon_training.corpus import vocabulary
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.writing import IGNORED, Writer
 from antiphon_training.domains.mini import MINI, SET_LIGHT, Intent
 from antiphon_training.domains.tool import schema
 from antiphon_training.stages.chat import Call, Message, Talk, Talker, rendered, template, written
 from inference_service.models.chat_template import ChatTemplate
-from inference_service.models.tokenizer import Tokenizer
 from inference_service.tools.syntax import HERMES
 
 OFFER = schema("set_light", "Turn the light.", {"state": ["on", "off"]})
@@ -27,13 +25,6 @@ TALK = Talk(
     ],
     [OFFER],
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tools")
-    vocabulary.build(MINI, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +43,15 @@ def test_tools_stand_behind_the_instructions() -> None:
     assert rendered(messages[1:], tools=[other]).startswith("<|im_start|>system\n<tools>\nend_call()\n")
 
 
-def test_calls_are_those_of_hermes_for_the_worker(folder: Path, fast: PreTrainedTokenizerFast) -> None:
+def test_calls_are_those_of_hermes_for_the_worker(fast: PreTrainedTokenizerFast) -> None:
     fast.chat_template = template(with_tools=True)
     assert ChatTemplate(fast).calls == HERMES
     fast.chat_template = template(with_tools=False)
     assert ChatTemplate(fast).calls is None
 
 
-def test_a_call_is_taught_as_the_template_writes_it(folder: Path, fast: PreTrainedTokenizerFast) -> None:
-    row = written(Writer(Tokenizer.load(folder), random.Random(0)), TALK)
+def test_a_call_is_taught_as_the_template_writes_it(writer: Writer, fast: PreTrainedTokenizerFast) -> None:
+    row = written(writer, TALK)
     function = {"name": "set_light", "arguments": {"state": "on"}}
     history = [
         {"role": "user", "content": "turn on the light"},
@@ -68,9 +59,8 @@ def test_a_call_is_taught_as_the_template_writes_it(folder: Path, fast: PreTrain
     ]
     with_call = fast(rendered(history, tools=TALK.tools))["input_ids"]
     assert row.ids[: len(with_call)] == with_call
-    taught = [label for label in row.labels if label != IGNORED]
-    said = [token for token in (fast.decode([it]) for it in taught)]
-    assert "".join(said) == f"{CALL}<|im_end|> the light is on<|im_end|>"
+    said = "".join(fast.decode([label]) for label in row.labels if label != IGNORED)
+    assert said == f"{CALL}<|im_end|> the light is on<|im_end|>"
 
 
 def test_only_requests_for_the_offered_tool_are_calls() -> None:

@@ -1,30 +1,26 @@
 """Dictations: which word is written in which second, and where alignment says that words end."""
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from antiphon_training.corpus import vocabulary
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.composition import FRAMES
 from antiphon_training.corpus.spoken import Utterance
 from antiphon_training.corpus.transcription import SPARE, Dictator, dictated, writing_unit
 from antiphon_training.corpus.writing import AUDIO_SLOT, IGNORED, Writer
-from antiphon_training.domains.domain import Split
-from antiphon_training.domains.mini import MINI, Intent, draw
+from antiphon_training.domains.mini import MINI
 from antiphon_training.stages.alignment import best_path, word_ends
 from inference_service.models.tokenizer import Tokenizer
+from tests.training.conftest import utterances
 
 CLASSES = 5
 
 
 @pytest.fixture(scope="module")
 def corpus() -> list[Utterance]:
-    rng, noise = random.Random(1), np.random.default_rng(1)
-    exchanges = [draw(rng, Split.TRAIN, intent) for intent in Intent for _ in range(4)]
-    return [Utterance(e, noise.gamma(2, 1, (rng.randint(90, 220), 80)).astype(np.float32)) for e in exchanges]
+    return utterances(least=90)
 
 
 @pytest.fixture(scope="module")
@@ -42,20 +38,22 @@ def scores(path: list[int]) -> np.ndarray:
     return likely
 
 
-def test_the_best_path_finds_where_each_target_ends() -> None:
-    assert best_path(scores([0, 1, 1, 0, 2, 0, 0, 3]), [1, 2, 3]).tolist() == [2, 4, 7]
+@pytest.mark.parametrize(
+    ("steps", "targets", "ends"),
+    [
+        ([0, 1, 1, 0, 2, 0, 0, 3], [1, 2, 3], [2, 4, 7]),
+        ([1, 1, 0, 1], [1, 1], [1, 3]),  # equal targets need a blank between them
+    ],
+)
+def test_best_path_finds_the_ends_of_targets(steps: list[int], targets: list[int], ends: list[int]) -> None:
+    assert best_path(scores(steps), targets).tolist() == ends
 
 
-def test_two_equal_targets_need_a_blank_between_them() -> None:
-    assert best_path(scores([1, 1, 0, 1]), [1, 1]).tolist() == [1, 3]
+def test_best_path_holds_the_targets_whatever_the_scores_say() -> None:
     first, second = best_path(scores([1, 1, 1, 1]), [1, 1])
     assert second - first >= 2
-
-
-def test_the_best_path_holds_the_targets_whatever_the_scores_say() -> None:
-    assert best_path(scores([4, 4, 4, 4, 4]), [1, 2]).tolist() in (
-        [a, b] for a in range(4) for b in range(a + 1, 5)
-    )
+    first, second = best_path(scores([4, 4, 4, 4, 4]), [1, 2])
+    assert 0 <= first < second < 5
 
 
 def test_too_many_targets_are_refused() -> None:
@@ -95,18 +93,17 @@ def test_some_dictations_are_silent(corpus: list[Utterance], ends: list[list[int
 
 
 def test_a_row_decides_the_words_and_the_end_of_every_unit(
-    corpus: list[Utterance], ends: list[list[int]], tmp_path: Path
+    corpus: list[Utterance], ends: list[list[int]], folder: Path, writer: Writer
 ) -> None:
-    vocabulary.build(MINI, tmp_path)
-    tokenizer = Tokenizer.load(tmp_path)
-    writer = Writer(tokenizer, random.Random(0))
     dictation = Dictator(MINI, corpus, ends, Augmenter(5)).dictation(10)
     row = dictated(writer, dictation)
     end, begin = writer.encode("<|chunk_eos|>")[0], writer.encode("<unit>")[0]
 
     taught = [label for label in row.labels if label != IGNORED]
     assert taught.count(end) == len(dictation.units) == row.ids.count(begin)
-    assert tokenizer.decode(taught).split() == [word for words in dictation.units for word in words]
+    assert Tokenizer.load(folder).decode(taught).split() == [
+        word for words in dictation.units for word in words
+    ]
     assert row.ids.count(AUDIO_SLOT) == 10 * len(dictation.units)
     for at in (i for i, token in enumerate(row.ids) if token == begin):
         assert row.ids[at + 1 : at + 11] == [AUDIO_SLOT] * 10

@@ -26,22 +26,15 @@ def drawn(split: Split, intent: Intent, seed: int = 0) -> list[Exchange]:
 
 
 @pytest.mark.parametrize("intent", Intent)
-def test_no_sentence_is_on_both_sides_of_the_split(intent: Intent) -> None:
-    trained = {e.question for e in drawn(Split.TRAIN, intent)}
-    held_out = {e.question for e in drawn(Split.HELD_OUT, intent)}
-    assert not trained & held_out
-    assert {split_of(q) for q in trained} == {Split.TRAIN}
-    assert {split_of(q) for q in held_out} == {Split.HELD_OUT}
-
-
-@pytest.mark.parametrize("intent", Intent)
-def test_every_intent_has_several_held_out_sentences(intent: Intent) -> None:
-    assert len({e.question for e in drawn(Split.HELD_OUT, intent)}) >= 10
-
-
-@pytest.mark.parametrize("intent", [i for i in Intent if i is not Intent.DIGITS])
-def test_every_reply_is_known_to_the_list_of_replies(intent: Intent) -> None:
-    assert {e.reply for e in drawn(Split.TRAIN, intent)} <= set(all_replies())
+def test_sentences_of_an_intent_are_on_one_side_of_the_split_each_with_known_replies(intent: Intent) -> None:
+    trained, held_out = (drawn(split, intent) for split in Split)
+    questions, measured = ({e.question for e in side} for side in (trained, held_out))
+    assert not questions & measured
+    assert {split_of(question) for question in questions} == {Split.TRAIN}
+    assert {split_of(question) for question in measured} == {Split.HELD_OUT}
+    assert len(measured) >= 10
+    if intent is not Intent.DIGITS:
+        assert {e.reply for e in trained} <= set(all_replies())
 
 
 def test_repeated_digits_are_the_digits_that_were_said() -> None:

@@ -10,6 +10,7 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.options import DTYPES
 from tests.e2e.conftest import running_worker
+from tests.e2e.support.visit import visit
 from tests.inference_service.engine.support.reference import second
 from tests.inference_service.models.minicpmo import whole
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
@@ -68,12 +69,8 @@ async def test_worker_in_each_dtype_answers_a_chat_with_a_picture_and_a_clip_alo
     content = [pb.Content(image=PICTURE), pb.Content(audio=clip), pb.Content(text="What is it?")]
     question = pb.ChatMessage(role=pb.ROLE_USER, content=content)
     turn = pb.TurnInput(messages=[question], tts=pb.TtsConfig(enabled=True))
-    async with channel_to(worker) as channel:
-        caller = await Caller(channel).open()
-        sampling = common.SamplingParams(max_new_tokens=12, temperature=0.0)
-        await caller.configure(mode=pb.SESSION_MODE_CHAT, seed=1, sampling=sampling)
-        answer = await caller.unit(1, turn)
-        await caller.half_close(*caller.calls)
+    sampling = common.SamplingParams(max_new_tokens=12, temperature=0.0)
+    (answer,) = await visit(worker, [turn], mode=pb.SESSION_MODE_CHAT, seed=1, sampling=sampling)
 
     assert answer.done.end in (pb.UNIT_END_TURN, pb.UNIT_END_CHUNK)
     assert answer.text

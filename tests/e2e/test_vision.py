@@ -1,34 +1,24 @@
 """The shipped model sees: the same spoken question gets the answer that fits the picture."""
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.e2e.conftest import Recording
-from tests.inference_service.support.caller import Caller, channel_to, duplex
+from tests.e2e.support.visit import visit
+from tests.inference_service.support.caller import duplex
 from tests.support.drawing import jpeg
 
 SILENCE = 4
 
 
-def unit(pcm: NDArray[np.float32], frames: list[bytes]) -> pb.DuplexInput:
-    content = duplex(pcm)
-    content.frames.extend(common.Image(data=frame) for frame in frames)
-    return content
-
-
 async def answer(worker: str, question: Recording, frames: list[bytes], mode: pb.SessionMode) -> str:
     """What the model says to a recording while a camera sends `frames` with every second of it."""
-    said = ""
-    async with channel_to(worker) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(mode=mode, seed=1)
-        for number, pcm in enumerate(question.units(SILENCE), start=1):
-            said += (await caller.unit(number, unit(pcm, frames))).text
-        await caller.half_close(*caller.calls)
-    return " ".join(said.split())
+    units = [duplex(pcm) for pcm in question.units(SILENCE)]
+    for unit in units:
+        unit.frames.extend(common.Image(data=frame) for frame in frames)
+    told = await visit(worker, units, mode=mode, seed=1)
+    return " ".join("".join(it.text for it in told).split())
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from tests.e2e.conftest import RATE, Recording, running_worker
-from tests.inference_service.support.caller import Caller, Content, UnitAnswers, channel_to, duplex
+from tests.e2e.conftest import Recording, running_worker
+from tests.e2e.support.visit import visit
+from tests.inference_service.support.caller import Content, duplex
 from tests.support.drawing import jpeg
 
 SILENCE_S = 3
@@ -20,28 +20,14 @@ Told = list[tuple[str, tuple[int, ...], int, pb.UnitEnd, pb.FinishReason]]
 Visit = Callable[[float], Awaitable[Told]]
 
 
-def chunk(pcm: NDArray[np.float32]) -> common.AudioChunk:
-    return common.AudioChunk(
-        encoding=common.AUDIO_ENCODING_PCM_F32LE, sample_rate_hz=RATE, data=pcm.astype("<f4").tobytes()
-    )
-
-
-async def visit(
+async def told(
     worker: str, mode: pb.SessionMode, seed: int, units: Sequence[Content], late: float = 0.0
 ) -> Told:
     """One session; of each unit its text, ids, samples and how it ended. `late` scatters the beginnings."""
     await asyncio.sleep(late)
-    told: list[UnitAnswers] = []
-    async with channel_to(worker) as channel:
-        session = await Caller(channel).open()
-        await session.configure(mode=mode, seed=seed)
-        for number, content in enumerate(units, start=1):
-            told.append(await session.unit(number, content))
-        await session.half_close(*session.calls)
-    ids = [tuple(token for piece in it.pieces for token in piece.text.token_ids) for it in told]
     return [
-        (it.text, said, it.samples, it.done.end, it.done.finish_reason)
-        for it, said in zip(told, ids, strict=True)
+        (it.text, tuple(it.token_ids), it.samples, it.done.end, it.done.finish_reason)
+        for it in await visit(worker, units, mode=mode, seed=seed)
     ]
 
 
@@ -55,7 +41,7 @@ def chat(recording: Recording) -> list[pb.TurnInput]:
     asked = [
         [pb.Content(text="What is three plus four?")],
         [picture, pb.Content(text="What do you see?")],
-        [pb.Content(audio=chunk(recording.pcm))],
+        [pb.Content(audio=duplex(recording.pcm).audio)],
     ]
     return [
         pb.TurnInput(
@@ -67,7 +53,9 @@ def chat(recording: Recording) -> list[pb.TurnInput]:
 
 def dictation(recording: Recording) -> list[pb.StreamInput]:
     chunks = np.split(recording.pcm, range(7_000, len(recording.pcm), 7_000))
-    utterance = [pb.StreamInput(audio=chunk(pcm), begin_utterance=i == 0) for i, pcm in enumerate(chunks)]
+    utterance = [
+        pb.StreamInput(audio=duplex(pcm).audio, begin_utterance=i == 0) for i, pcm in enumerate(chunks)
+    ]
     return [*utterance, pb.StreamInput(end_utterance=True)] * 2
 
 
@@ -84,9 +72,9 @@ async def test_sessions_of_all_kinds_at_once_are_each_what_they_are_alone(
     visits: list[Visit] = []
     for seed, recording in enumerate(recordings[:3]):
         visits += [
-            partial(visit, worker, pb.SESSION_MODE_AUDIO, seed, conversation(recording)),
-            partial(visit, worker, pb.SESSION_MODE_CHAT, seed, chat(recording)),
-            partial(visit, worker, pb.SESSION_MODE_TRANSCRIBE, seed, dictation(recording)),
+            partial(told, worker, pb.SESSION_MODE_AUDIO, seed, conversation(recording)),
+            partial(told, worker, pb.SESSION_MODE_CHAT, seed, chat(recording)),
+            partial(told, worker, pb.SESSION_MODE_TRANSCRIBE, seed, dictation(recording)),
         ]
     alone = [await one(0.0) for one in visits]
     rng = random.Random(0)
@@ -95,5 +83,5 @@ async def test_sessions_of_all_kinds_at_once_are_each_what_they_are_alone(
     assert together == alone
     # Else there was little to compare.
     for kind in range(3):
-        assert sum(len(ids) for told in alone[kind::3] for _, ids, *_ in told) >= 10
-    assert sum(samples for told in alone[1::3] for _, _, samples, *_ in told) > 24_000
+        assert sum(len(ids) for one in alone[kind::3] for _, ids, *_ in one) >= 10
+    assert sum(samples for one in alone[1::3] for _, _, samples, *_ in one) > 24_000

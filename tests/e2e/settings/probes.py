@@ -111,11 +111,7 @@ VALUES: dict[str, Any] = {
 """By the last name of a path."""
 
 NO_SETTINGS = {
-    (
-        "earlier",
-        "SessionClose",
-        "reason",
-    ): "what the client says of itself: the dialect always answers `stopped`",
+    ("earlier", "SessionClose", "reason"): "said of the client itself: the dialect always answers `stopped`",
     ("live", "SessionStart", "session.input[].content[].type"): "two spellings of one thing",
     ("live", "SessionStart", "session.input[].id"): "names a message that is not referred to",
     ("live", "SessionStart", "session.input[].status"): "what was said before is said either way",
@@ -150,20 +146,14 @@ class Script:
         return Selection(self.dialect, mode)
 
 
+_LIVE = (
+    *("SessionUpdate", "AudioAppend", "AudioMute", "AudioUnmute"),
+    *("InstructionsAppend", "ThinkingAppend", "CommentaryAppend", "SessionClose"),
+)
 ALIASES = (
     frozenset({"audio", "audio_base64", "audio_data"}),
-    frozenset(
-        {
-            "video_frames",
-            "frame_base64_list",
-            "frames",
-            "video_frame",
-            "frame_base64",
-            "frame",
-            "image",
-            "data",
-        }
-    ),
+    frozenset({"video_frames", "frame_base64_list", "frames", "video_frame", "frame_base64"})
+    | {"frame", "image", "data"},
 )
 """Names of one thing: where one is given, the event is without the others."""
 
@@ -247,19 +237,8 @@ def scripts(info: ModelInfo) -> dict[str, Script]:
             Dialect.LIVE,
             (Mode.AUDIO,),
             _live_events(info),
-            before={
-                name: ("SessionStart",)
-                for name in _live_events(info)
-                if name not in ("SessionStart", "Second", "Texts")
-            },
-            after={
-                "SessionStart": ("Second",),
-                "AudioMute": ("Second",),
-                "AudioUnmute": ("Second",),
-                "InstructionsAppend": ("Second",),
-                "ThinkingAppend": ("Second",),
-                "CommentaryAppend": ("Second",),
-            },
+            before=dict.fromkeys(_LIVE, ("SessionStart",)),
+            after=dict.fromkeys(("SessionStart", *_LIVE[2:7]), ("Second",)),
             patches=_live_patches(info),
         ),
     }
@@ -311,16 +290,13 @@ def _live_events(info: ModelInfo) -> dict[str, Event]:
         "AudioAppend": {"type": "session.input_audio.append", "audio": s16()},
         "AudioMute": {"type": "session.input_audio.mute"},
         "AudioUnmute": {"type": "session.input_audio.unmute"},
-        "InstructionsAppend": {
-            "type": "session.instructions.append",
-            "content": "Be brief.",
-            "delegation_id": None,
-        },
-        "ThinkingAppend": {"type": "session.thinking.append", "content": "It rains.", "delegation_id": None},
-        "CommentaryAppend": {
-            "type": "session.commentary.append",
-            "content": "Greet the user.",
-            "delegation_id": None,
+        **{
+            name: {"type": f"session.{kind}.append", "content": content, "delegation_id": None}
+            for name, kind, content in (
+                ("InstructionsAppend", "instructions", "Be brief."),
+                ("ThinkingAppend", "thinking", "It rains."),
+                ("CommentaryAppend", "commentary", "Greet the user."),
+            )
         },
         "SessionClose": {"type": "session.close"},
         "Second": {"type": "session.input_audio.append", "audio": s16()},

@@ -1,6 +1,6 @@
 """Today's adapter, clients and callers at a worker of the release before."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
@@ -39,14 +39,19 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     return served
 
 
-async def test_conversation(served: Served) -> None:
-    async with served(*TALK) as stage:
-        assert await one_turn(stage.address) == "Hello there how are you?"
-
-
-async def test_chat(served: Served) -> None:
-    async with served(*REPLY) as stage:
-        assert await one_answer(stage.address) == "Yes."
+@pytest.mark.parametrize(
+    ("script", "ask", "answer"),
+    [
+        (TALK, one_turn, "Hello there how are you?"),
+        (REPLY, one_answer, "Yes."),
+    ],
+    ids=["conversation", "chat"],
+)
+async def test_conversation_and_chat(
+    served: Served, script: Sequence[object], ask: Callable[[str], Awaitable[str]], answer: str
+) -> None:
+    async with served(*script) as stage:
+        assert await ask(stage.address) == answer
 
 
 async def test_transcription(served: Served) -> None:

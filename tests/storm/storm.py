@@ -8,7 +8,7 @@ import random
 import socket
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -178,20 +178,7 @@ class _Visit:
         await self._socket.wait_closed()
 
 
-_STATES: Final[tuple[Callable[[Visitor], Awaitable[None]], ...]] = (
-    Visitor.half_a_request,
-    Visitor.upgraded,
-    Visitor.told_of_its_place,
-    Visitor.opener_sent,
-    Visitor.begun,
-    Visitor.listening,
-    Visitor.speaking,
-    Visitor.half_a_frame,
-    Visitor.paused,
-    Visitor.closing,
-    Visitor.flooding,
-    Visitor.flooding_with_requests,
-)
+_STATES: Final = [state for name, state in vars(Visitor).items() if not name.startswith("_")]
 
 
 async def storm(

@@ -33,9 +33,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.long
 async def test_only_conversations_of_what_is_killed_are_lost_and_nothing_is_left(cluster: Cluster) -> None:
     trial = Trial(cluster, Talkers(cluster, sorted(RECORDINGS.glob("*.wav")), units=2))
-
     await trial.run(TALKERS, rounds=3, seed=SEED)
-
     assert trial.faults == []
     assert [phase for phase in trial.phases if not phase.is_good] == []
     assert all(one.lost in ("", "backend_error", "connection_lost") for one in trial.talkers.conversations)

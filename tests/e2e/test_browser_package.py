@@ -57,7 +57,6 @@ def installed(source: Path, *options: str) -> Path:
 
 def test_package_has_the_modules_of_the_page_and_node_imports_them(source: Path) -> None:
     folder = installed(source, "--ignore-scripts")
-
     packed = {file.name: file.read_bytes() for file in folder.glob("node_modules/antiphon-browser/src/*")}
     assert packed == {file.name: file.read_bytes() for file in PAGE.glob("*.js")}
     code = 'import * as client from "antiphon-browser"; console.log(Object.keys(client).join(" "))'
@@ -68,7 +67,6 @@ def test_package_has_the_modules_of_the_page_and_node_imports_them(source: Path)
 def test_package_has_the_version_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     package = json.loads((BROWSER / "package.json").read_text())
-
     assert (package["version"], package["license"]) == (project["version"], project["license"])
 
 

@@ -37,7 +37,6 @@ def test_chat_answers_in_writing_what_is_written_shown_or_spoken(adapter: str, t
 def test_chat_speaks_its_answer(adapter: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer.wav"
     done = run_cli("chat", "what is your name", *GREEDY, "--speak", "--out", answer, "--url", adapter)
-
     assert (done.code, done.out) == (0, "my name is antiphon\n")
     with wave.open(str(answer)) as file:
         assert 0.8 < file.getnframes() / file.getframerate() < 4.0
@@ -46,7 +45,6 @@ def test_chat_speaks_its_answer(adapter: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("pace", [[], ["--realtime"]])
 def test_transcribe_prints_the_words_of_a_recording(adapter: str, pace: list[str]) -> None:
     done = run_cli("transcribe", FOLDER / "counting.wav", *pace, "--url", adapter)
-
     assert (done.code, done.out, done.err) == (0, f"{told('counting.wav', 'text')}\n", "")
 
 
@@ -67,7 +65,6 @@ def test_refusal_of_a_large_picture_names_the_limit_and_the_size(adapter: str, t
     photo = tmp_path / "photo.png"
     Image.new("RGB", (3000, 2000), "red").save(photo)
     done = run_without("PIL", "chat", "what do you see", "--image", str(photo), "--url", adapter)
-
     assert done.code == 1
     assert "expected at most 4000000 pixels, got 3000 x 2000" in done.err
     assert len(done.err.splitlines()) == 1
@@ -78,6 +75,5 @@ def test_large_picture_is_scaled_down_and_seen(adapter: str, tmp_path: Path) -> 
     with Image.open(io.BytesIO(jpeg("red", "circle"))) as picture:
         picture.resize((2400, 2400)).save(photo)
     done = run_cli("chat", "what do you see", "--image", photo, *GREEDY, "--url", adapter)
-
     assert (done.code, done.out) == (0, "i see a red circle\n")
     assert done.err.startswith(f"{photo}: scaled down from 2400 x 2400, ")

@@ -45,7 +45,6 @@ def typescript() -> Path:
 @pytest.mark.parametrize("vector", vectors.read(), ids=lambda vector: vector.type)
 def test_golden_vectors_in_python(vector: vectors.Vector) -> None:
     message = vectors.message(vector)
-
     assert message.SerializeToString(deterministic=True) == vector.data
     assert type(message).FromString(vector.data) == message
 
@@ -117,7 +116,5 @@ def test_websocket_example_in_javascript(adapter: str) -> None:
     source = JAVASCRIPT / "talk.js"
     assert len(source.read_text().splitlines()) <= 40
     url = adapter.replace("http", "ws") + "/v1/realtime?mode=audio"
-
     talk = run("node", "--experimental-websocket", str(source), str(FOLDER / "name.wav"), url)
-
     assert (talk.returncode, talk.stdout.strip()) == (0, "my name is antiphon"), talk.stderr

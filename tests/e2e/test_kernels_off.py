@@ -26,7 +26,6 @@ def loaded(pid: int) -> list[str]:
 async def test_worker_without_kernels_chats_and_speaks(plain: Server, recordings: list[Recording]) -> None:
     told = await answers(plain.address, [[user(question)] for question in WRITTEN])
     assert [it.text for it in told] == list(WRITTEN.values())
-
     with running_adapter(plain.address) as server:
         said = await answer(server.address.replace("http", "ws"), recordings[0])
     assert (said.text.strip(), len(said.samples) > 0) == (recordings[0].reply, True)

@@ -169,7 +169,6 @@ def same(told: list[Said], expected: list[Said]) -> None:
 async def test_public_conversation_is_the_engines_own(adapter: str, runtime: Runtime) -> None:
     expected = alone(runtime, seed=1, first=0)
     told = await converse(adapter, seed=1, first=0)
-
     same(told, expected)
     assert [unit.context for unit in told] == [unit.context for unit in expected]
     assert any(unit.text for unit in told)
@@ -253,7 +252,6 @@ async def spoken(worker: str, voice: common.Voice) -> tuple[str, bytes]:
 async def test_voice_of_a_session_changes_how_it_sounds_and_not_what_it_says(worker: str) -> None:
     voices = [common.Voice(), common.Voice(voice_id="anna"), cloned(), cloned()]
     told = [await spoken(worker, voice) for voice in voices]
-
     assert len({words for words, _ in told}) == 1
     assert len({sound for _, sound in told}) == 3
     assert told[2] == told[3]
@@ -294,6 +292,5 @@ async def test_without_speech_there_are_words_and_no_sound(folder: Path) -> None
         running_adapter(server.address, *STEADY) as adapter,
     ):
         told = await converse(adapter.address.replace("http", "ws"), seed=1, first=0, speaks=False)
-
     assert any(unit.text for unit in told)
     assert not any(unit.sound for unit in told)

@@ -244,7 +244,6 @@ async def test_role_and_voice_are_settings(adapter: str) -> None:
     one = await converse(adapter, instructions="you are no tree")
     other = await converse(adapter, instructions=ROLE)
     voiced = await converse(adapter, instructions=ROLE, voice=VOICE)
-
     assert one != other
     assert other != voiced
 
@@ -380,9 +379,7 @@ async def test_realtime_tells_what_moshi_has_not(plain: str) -> None:
 def test_unusable_folder_ends_the_worker_with_one_sentence_that_names_the_file(tmp_path: Path) -> None:
     voices = tiny_moshi.publish(tmp_path / "published", personaplex=True) / "voices"
     shutil.rmtree(voices)
-
     done = run_cli("worker", "--model", str(voices.parent), "--listen", "127.0.0.1:0")
-
     assert done.code == 2
     (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
     assert str(voices) in sentence

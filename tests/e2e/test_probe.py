@@ -106,7 +106,6 @@ async def test_broken_rule_is_named_and_exit_code_5(
 
 def test_no_server_is_exit_code_4() -> None:
     probed = antiphon("probe", "--url", "ws://127.0.0.1:9")
-
     assert probed.code == 4
     assert "antiphon serve" in probed.err
 
@@ -126,14 +125,12 @@ async def test_bench_counts_every_second_and_every_answer(adapter: str) -> None:
 
 def test_bench_says_when_there_are_not_enough_slots(adapter: str) -> None:
     crowd = antiphon("bench", "--sessions", "40", "--duration", "1", "--url", adapter)
-
     assert crowd.code == 1
     assert "conversations had to wait for a slot" in crowd.err
 
 
 def test_bench_in_json(adapter: str) -> None:
     crowd = antiphon("bench", "--sessions", "1", "--duration", "2", "--json", "--url", adapter)
-
     assert crowd.code == 0, crowd.err
     (figures,) = [json.loads(line) for line in crowd.out.splitlines()]
     assert (figures["sessions"], figures["units"], figures["queued"]) == (1, 2, 0)

@@ -64,7 +64,6 @@ async def test_light_is_called_and_its_result_is_answered(
 ) -> None:
     choice = await answer(sdk, [request_], tools=tools)
     assert called(choice) == ("set_light", {"state": "on"})
-
     told = await answer(sdk, history(request_, choice, "ok"), tools=tools)
     assert told.message.content == "the light is on"
 

@@ -17,7 +17,6 @@ MUTANTS = 800
 def test_checked_in_and_damaged_input_is_read_or_refused(target: str) -> None:
     inputs = list(load(target).values())
     damaged = mutants(inputs, random.Random(zlib.crc32(target.encode())))
-
     for data in (*inputs, *itertools.islice(damaged, MUTANTS)):
         try:
             TARGETS[target](data)
@@ -32,5 +31,4 @@ def test_every_target_has_checked_in_inputs() -> None:
 
 def test_damage_goes_beyond_what_was_there() -> None:
     damaged = mutants([b"abc"], random.Random(0))
-
     assert any(b'"' in data for data in itertools.islice(damaged, 1000))

@@ -33,7 +33,6 @@ def alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 def test_clip_is_the_models_own_voice() -> None:
     clip = read(str(SHIPPED))
     text, spoken = speak()
-
     assert text == ABILITIES_REPLY
     assert Listener().hear(resample_poly(clip, 3, 2).astype(np.float32)) == ABILITIES_REPLY
     assert alike(clip, spoken) > 0.99

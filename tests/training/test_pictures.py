@@ -48,7 +48,6 @@ def test_an_album_has_pictures_of_every_scene(album: PictureSet) -> None:
 def test_a_camera_films_at_most_four_pictures_a_unit(album: PictureSet, seed: int) -> None:
     camera = Camera(np.random.default_rng(seed), album, unfilmed=0.3)
     camera.advance(20)
-
     assert len(camera.units) == 20
     assert all(len(filmed) <= MAX_FRAMES for filmed in camera.units)
     assert camera.films or not any(camera.units)

@@ -75,7 +75,6 @@ async def test_spoken_answer_whose_worker_is_lost_equals_an_undisturbed_one() ->
     async with two_workers() as (first, url):
         text, sound = await said(url)
         again, heard = await said(url, lambda: os.kill(first.process.pid, signal.SIGKILL))
-
     assert text
     assert again == text
     assert heard.size == sound.size

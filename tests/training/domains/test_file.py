@@ -50,7 +50,6 @@ def lift() -> Domain:
 def test_words_that_yaml_takes_for_truth_values_stay_words(tmp_path: Path) -> None:
     domain = read_domain(written(tmp_path, SMALL))
     drawn = {domain.draw(random.Random(seed), Split.TRAIN, "lamp") for seed in range(40)}
-
     assert {e.reply for e in drawn if " on" in e.question} == {"it is alight"}
     assert {e.reply for e in drawn if " off" in e.question} == {"it is dark"}
     assert (domain.interruption, domain.looking) == ("lamp", None)
@@ -68,7 +67,6 @@ def test_no_sentence_of_a_file_is_on_both_sides_of_the_split_and_each_intent_is_
 def test_sentences_outside_the_domain_are_those_of_the_file_and_others(lift: Domain) -> None:
     rng = random.Random(1)
     drawn = [lift.draw(rng, Split.TRAIN, lift.out_of_domain) for _ in range(200)]
-
     own = [e for e in drawn if e.question.startswith(("is there a", "where is a"))]
     assert 60 < len(own) < 140
     assert {e.reply for e in drawn} == {"sorry i did not understand"}
@@ -77,7 +75,6 @@ def test_sentences_outside_the_domain_are_those_of_the_file_and_others(lift: Dom
 def test_every_reply_that_is_drawn_is_one_that_the_voice_learns(lift: Domain) -> None:
     rng = random.Random(2)
     drawn = {lift.draw(rng, Split.TRAIN).reply for _ in range(2000)}
-
     assert drawn == set(lift.replies())
     assert set(lift.standing_replies()) == {reply for reply in drawn if "going to floor" not in reply}
     assert {word for reply in drawn for word in reply.split()} <= set(lift.words())
@@ -155,7 +152,6 @@ def test_mistake_in_a_file_is_named_with_its_line_in_one_sentence(
 def test_hostile_file_is_refused_with_one_error(tmp_path: Path, content: bytes, error: str) -> None:
     path = tmp_path / "hostile.yaml"
     path.write_bytes(content)
-
     with pytest.raises(DomainFileError) as refused:
         read_domain(path)
     assert str(refused.value).startswith(f"{path}{error}")
@@ -163,7 +159,6 @@ def test_hostile_file_is_refused_with_one_error(tmp_path: Path, content: bytes, 
 
 def test_pattern_of_more_sentences_than_fit_is_refused_before_it_is_expanded(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL.replace("please?", "(a|b) " * 60))
-
     with pytest.raises(DomainFileError, match=":8: more than 50000 sentences in the file"):
         read_domain(path)
 
@@ -171,7 +166,6 @@ def test_pattern_of_more_sentences_than_fit_is_refused_before_it_is_expanded(tmp
 def test_domain_of_the_tutorial_can_be_read(tmp_path: Path) -> None:
     [listing] = re.findall(r"    ```yaml\n(.+?)    ```\n", PAGE.read_text(), re.DOTALL)
     domain = read_domain(written(tmp_path, dedent(listing)))
-
     assert (domain.name, len(domain.intents), domain.interruption) == ("coffee", 7, "stop")
 
 

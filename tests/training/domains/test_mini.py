@@ -77,13 +77,11 @@ def test_domain_of_the_shipped_model_draws_the_sentences_that_it_was_trained_on(
     """Recorded before domains were objects: the shipped weights and their evaluation depend on it."""
     rng = random.Random(20_260_101)
     drawn = (MINI.draw(rng, split, intent) for intent in (None, *Intent) for _ in range(200))
-
     assert digest(f"{e.intent}|{e.question}|{e.reply}" for e in drawn) == known
 
 
 def test_domain_of_the_shipped_model_has_the_words_and_replies_that_it_was_trained_on() -> None:
     rng = random.Random(3)
-
     written = (MINI.written(rng) for _ in range(200))
     assert digest(f"{e.question}|{e.reply}" for e in written) == "cb12443b46a334ae"
     assert digest(MINI.words()) == "2980967cd629e72e"
@@ -94,7 +92,6 @@ def test_domain_of_the_shipped_model_has_the_words_and_replies_that_it_was_train
 def test_tokenizer_and_turn_bound_of_the_shipped_model_come_from_its_domain(tmp_path: Path) -> None:
     shipped = locate("antiphon-mini")
     vocabulary.build(MINI, tmp_path)
-
     assert (tmp_path / "tokenizer.json").read_bytes() == (shipped / "tokenizer.json").read_bytes()
     config = json.loads((shipped / "config.json").read_text())
     assert language(Tokenizer.load(tmp_path).size).vocab_size == config["vocab_size"]

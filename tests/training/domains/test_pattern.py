@@ -69,7 +69,6 @@ def test_answer_says_slots_and_sums() -> None:
     answer = Answer(text, SLOTS, frozenset(SLOTS))
     sentences = Pattern("<floor> <other> <side>", SLOTS).sentences()
     [values] = [values for words, values in sentences if words == "ground two left"]
-
     assert answer.reply(values) == "from zero to two on the left is minus two or twenty"
     assert not answer.is_standing
 

@@ -5,8 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
@@ -15,8 +14,9 @@ from websockets.exceptions import ConnectionClosed
 
 from inference_service.session.units import Stream
 from tests.e2e.conftest import Server, running_adapter, until_free
+from tests.e2e.support.visit import visit
 from tests.inference_service.process.test_process import process
-from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.inference_service.support.caller import Caller, channel_to, duplex, soon
 from tests.inference_service.support.caller import until_free as until_worker_free
 from tests.inference_service.support.holder import holding
 from tests.support.long import long
@@ -26,37 +26,25 @@ from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 NOTICED_S = 15.0
 
 
-@dataclass
-class Client:
-    """A public client with a session that has begun."""
-
-    socket: ClientConnection
-
-    async def expect(self, kind: str) -> dict[str, object]:
-        while True:
-            event: dict[str, object] = json.loads(await soon(self.socket.recv()))
-            if event["type"] == kind:
-                return event
-
-    async def end(self, within_s: float) -> tuple[list[dict[str, object]], int | None]:
-        events = []
-        async with asyncio.timeout(within_s):
-            try:
-                async for message in self.socket:
-                    events.append(json.loads(message))
-            except ConnectionClosed:
-                pass
-        return events, self.socket.close_code
+async def end_of(socket: ClientConnection) -> tuple[list[dict[str, object]], int | None]:
+    """Everything that still comes, and the code of the Close."""
+    events = []
+    async with asyncio.timeout(NOTICED_S + PATIENCE_S):
+        with suppress(ConnectionClosed):
+            async for message in socket:
+                events.append(json.loads(message))
+    return events, socket.close_code
 
 
 @asynccontextmanager
-async def public_client(adapter: Server) -> AsyncIterator[Client]:
+async def public_client(adapter: Server) -> AsyncIterator[ClientConnection]:
+    """A client whose session has begun."""
     url = f"{adapter.address.replace('http', 'ws')}/v1/realtime?mode=audio"
     async with connect(url) as socket:
         await socket.send(json.dumps({"type": "session.init", "payload": {}}))
-        client = Client(socket)
-        await client.expect("session.created")
-        yield client
+        while json.loads(await soon(socket.recv()))["type"] != "session.created":
+            pass
+        yield socket
 
 
 async def noticed(condition: Callable[[], bool]) -> None:
@@ -87,7 +75,7 @@ async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_agai
             async with public_client(adapter) as client:
                 os.kill(worker.process.pid, signal.SIGSTOP)
                 await caller.send_unit(2)  # which it will find when it thaws
-                events, code = await client.end(NOTICED_S + PATIENCE_S)
+                events, code = await end_of(client)
                 await noticed(lambda: all(call.done() for call in caller.calls.values()))
                 os.kill(worker.process.pid, signal.SIGCONT)
             assert [event["type"] for event in events] == ["error", "session.closed"]
@@ -98,10 +86,7 @@ async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_agai
                 assert (ending.code, ending.reason) == (grpc.StatusCode.UNAVAILABLE, "")
 
             await until_worker_free(worker.address, 2)
-            again = await Caller(channel, "mine").open()
-            await again.configure()
-            await again.unit(1)
-            await again.half_close(*again.calls)
+            await visit(worker.address, [duplex()])
             await until_free(adapter.address, 2, within_s=PATIENCE_S)
             async with public_client(adapter):
                 pass
@@ -121,7 +106,7 @@ async def test_frozen_callers_are_noticed_and_their_slots_are_clean_again() -> N
                 await until_worker_free(worker.address, 2)
                 for pid in pids:
                     os.kill(pid, signal.SIGCONT)
-                events, code = await client.end(NOTICED_S + PATIENCE_S)
+                events, code = await end_of(client)
                 assert [event["type"] for event in events] == ["error", "session.closed"]
                 assert code == 1011
             await served_again(adapter)

@@ -18,34 +18,23 @@ from tests.ws_adapter.server.test_several_adapters import age
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 OPTIONS = (
-    "--resume-window-s",
-    "60",
-    "--silence-tail-units",
-    "0",
-    "--max-lag-s",
-    "600",
-    "--drain-timeout-s",
-    "0",
+    *("--resume-window-s", "60", "--silence-tail-units", "0"),
+    *("--max-lag-s", "600", "--drain-timeout-s", "0"),
 )
 
 
 class Adapters:
-    """Two adapters of one Redis, and the balancer in front of them."""
+    """Two adapters of one Redis, and the balancer in front of them, which leads to the first one."""
 
     def __init__(self, link: Link, *servers: Server) -> None:
-        self.link = link
         self.servers = servers
-        self.use(0)
-
-    @property
-    def url(self) -> str:
-        return f"ws://{self.link.address}"
-
-    def use(self, index: int) -> None:
-        self.link.target = self.servers[index].address.removeprefix("http://")
+        self.url = f"ws://{link.address}"
+        self._targets = [server.address.removeprefix("http://") for server in servers]
+        self._link = link
+        link.target = self._targets[0]
 
     def end_first(self, number: signal.Signals) -> None:
-        self.use(1)
+        self._link.target = self._targets[1]
         os.kill(self.servers[0].process.pid, number)
 
 

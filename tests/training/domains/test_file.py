@@ -123,13 +123,27 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("right", "wrong", "error"), MISTAKES)
-def test_mistake_in_a_file_is_named_with_its_line_in_one_sentence(
-    tmp_path: Path, right: str, wrong: str, error: str
-) -> None:
-    assert right in SMALL
-    path = written(tmp_path, SMALL.replace(right, wrong, 1))
+HOSTILE = [
+    (b"", ": empty. Begin with the line: name: NAME"),
+    (b"\xff\xfe\x00", ": not UTF-8. Save it as UTF-8."),
+    (b"name: \x07", ": not YAML, "),
+    (b"[" * 5_000, ": nested too deeply."),
+    (b"# " + b"x" * 1_000_000, ": larger than 1000000 bytes."),
+    (b"&a [*a]", ":1: the file has keys"),
+    (b"--- a\n--- b\n", ":2: not YAML, but found another document."),
+]
 
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [*((SMALL.replace(right, wrong, 1).encode(), error) for right, wrong, error in MISTAKES), *HOSTILE],
+    ids=range(len(MISTAKES) + len(HOSTILE)),
+)
+def test_mistake_in_a_file_is_named_with_its_line_in_one_sentence(
+    tmp_path: Path, content: bytes, error: str
+) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_bytes(content)
     with pytest.raises(DomainFileError) as refused:
         read_domain(path)
     assert str(refused.value).startswith(f"{path}{error}")
@@ -137,24 +151,8 @@ def test_mistake_in_a_file_is_named_with_its_line_in_one_sentence(
     assert len(str(refused.value)) < len(str(path)) + 250
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        (b"", ": empty. Begin with the line: name: NAME"),
-        (b"\xff\xfe\x00", ": not UTF-8. Save it as UTF-8."),
-        (b"name: \x07", ": not YAML, "),
-        (b"[" * 5_000, ": nested too deeply."),
-        (b"# " + b"x" * 1_000_000, ": larger than 1000000 bytes."),
-        (b"&a [*a]", ":1: the file has keys"),
-        (b"--- a\n--- b\n", ":2: not YAML, but found another document."),
-    ],
-)  # fmt: skip
-def test_hostile_file_is_refused_with_one_error(tmp_path: Path, content: bytes, error: str) -> None:
-    path = tmp_path / "hostile.yaml"
-    path.write_bytes(content)
-    with pytest.raises(DomainFileError) as refused:
-        read_domain(path)
-    assert str(refused.value).startswith(f"{path}{error}")
+def test_every_mistake_is_made() -> None:
+    assert [right for right, _, _ in MISTAKES if right not in SMALL] == []
 
 
 def test_pattern_of_more_sentences_than_fit_is_refused_before_it_is_expanded(tmp_path: Path) -> None:

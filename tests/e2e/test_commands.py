@@ -1,6 +1,5 @@
 """`antiphon chat` and `antiphon transcribe` as a user runs them, with the shipped checkpoint."""
 
-import io
 import json
 import wave
 from pathlib import Path
@@ -68,12 +67,3 @@ def test_refusal_of_a_large_picture_names_the_limit_and_the_size(adapter: str, t
     assert done.code == 1
     assert "expected at most 4000000 pixels, got 3000 x 2000" in done.err
     assert len(done.err.splitlines()) == 1
-
-
-def test_large_picture_is_scaled_down_and_seen(adapter: str, tmp_path: Path) -> None:
-    photo = tmp_path / "circle.png"
-    with Image.open(io.BytesIO(jpeg("red", "circle"))) as picture:
-        picture.resize((2400, 2400)).save(photo)
-    done = run_cli("chat", "what do you see", "--image", photo, *GREEDY, "--url", adapter)
-    assert (done.code, done.out) == (0, "i see a red circle\n")
-    assert done.err.startswith(f"{photo}: scaled down from 2400 x 2400, ")

@@ -1,7 +1,6 @@
 """OpenAI's SDK asks the shipped model: text, a picture, a recording, aloud."""
 
 import base64
-import io
 import json
 import re
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from tests.e2e.conftest import FOLDER, until_all_free
+from tests.e2e.conftest import FOLDER
 from tests.e2e.test_examples import EXAMPLES
 from tests.support.drawing import jpeg
 from tests.support.patience import PATIENCE_S, START_S
@@ -57,30 +56,6 @@ async def test_stop_string_ends_the_answer_and_is_left_out(adapter: str) -> None
     assert content is not None
     assert content.strip() == "three plus"
     assert answer.choices[0].finish_reason == "stop"
-
-
-async def test_spoken_question_about_a_picture_is_answered_aloud(adapter: str) -> None:
-    recording = (FOLDER / "vision.wav").read_bytes()
-    picture = "data:image/jpeg;base64," + base64_of(jpeg("red", "circle"))
-    content: Any = [
-        {"type": "image_url", "image_url": {"url": picture}},
-        {"type": "input_audio", "input_audio": {"data": base64_of(recording), "format": "wav"}},
-    ]
-    async with client_of(adapter) as client:
-        answer = await client.chat.completions.create(
-            model=MODEL,
-            temperature=0,
-            modalities=["text", "audio"],
-            audio={"voice": "alloy", "format": "wav"},
-            messages=[{"role": "user", "content": content}],
-        )
-    audio = answer.choices[0].message.audio
-    assert audio is not None
-    assert audio.transcript == "i see a red circle"
-    with wave.open(io.BytesIO(base64.b64decode(audio.data))) as file:
-        assert file.getframerate() == 24_000
-        assert file.getnframes() > 12_000
-    await until_all_free(adapter)
 
 
 def test_body_of_the_curl_example_is_answered(adapter: str) -> None:

@@ -1,6 +1,5 @@
 """The tiny MiniCPM-o checkpoint, as published, through WebSocket, adapter and worker processes."""
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jsonschema import validate
 from numpy.typing import NDArray
 
 import antiphon
@@ -27,10 +25,8 @@ from inference_service.session.base.session import QueuedUnit
 from tests.e2e.conftest import running_adapter, running_worker
 from tests.inference_service.engine.support import tiny_caller
 from tests.inference_service.engine.support.reference import second
-from tests.inference_service.engine.support.tiny_caller import CITY
 from tests.inference_service.models.minicpmo import whole
 from tests.inference_service.support.caller import Caller, channel_to, duplex
-from tests.support.drawing import jpeg
 from tests.support.long import long
 
 UNITS = 6
@@ -190,47 +186,6 @@ async def test_tokens_of_each_unit_are_counted(worker: str, runtime: Runtime) ->
         await caller.half_close(*caller.calls)
 
 
-async def test_chat_with_a_picture_and_a_clip_is_answered_aloud(adapter: str) -> None:
-    question = antiphon.Message(
-        "user", [antiphon.Image(jpeg("red", "circle", (300, 170))), antiphon.Clip(second(0)), "What is it?"]
-    )
-    async with (
-        antiphon.connect(adapter) as client,
-        client.chat(
-            [question],
-            generation={"max_new_tokens": 12, "temperature": 0},
-            images={"max_slice_nums": 4},
-            speech=antiphon.Speech(),
-            enable_thinking=True,
-        ) as turn,
-    ):
-        answer = await turn.answer()
-
-    assert answer.text
-    assert len(answer.samples) > 0
-    assert answer.unsupported_fields == ()
-
-
-async def test_call_that_an_answer_has_to_make_is_neither_shown_nor_spoken(adapter: str) -> None:
-    async with (
-        antiphon.connect(adapter) as client,
-        client.chat(
-            [antiphon.Message("user", [antiphon.Clip(second(0))])],
-            generation={"max_new_tokens": 300, "temperature": 1},
-            speech=antiphon.Speech(),
-            tools=[antiphon.Tool("weather", "Of a city.", CITY)],
-            tool_choice="required",
-            parallel_tool_calls=False,
-        ) as turn,
-    ):
-        answer = await turn.answer()
-
-    (call,) = answer.calls
-    assert call.name == "weather"
-    validate(json.loads(call.arguments), CITY)
-    assert (answer.text, len(answer.samples)) == ("", 0)
-
-
 async def spoken(worker: str, voice: common.Voice) -> tuple[str, bytes]:
     words, sound = "", b""
     async with channel_to(worker) as channel:
@@ -272,18 +227,6 @@ async def test_worker_names_its_voices_and_refuses_others(worker: str) -> None:
         caller = await Caller(channel).open()
         await caller.send_config(mode=pb.SESSION_MODE_AUDIO, voice=common.Voice(voice_id="nobody"))
         assert (await caller.end()).reason == "VOICE_NOT_FOUND"
-
-
-async def test_recording_in_which_nobody_speaks_is_no_voice(worker: str) -> None:
-    async with channel_to(worker) as channel:
-        caller = await Caller(channel).open()
-        silent = cloned()
-        silent.speech_reference.data = bytes(len(silent.speech_reference.data))
-        await caller.send_config(mode=pb.SESSION_MODE_AUDIO, voice=silent)
-        ending = await caller.end()
-
-    assert (ending.reason, ending.fields) == ("CONFIG_INVALID", ("voice",))
-    assert "silent" in ending.message
 
 
 async def test_without_speech_there_are_words_and_no_sound(folder: Path) -> None:

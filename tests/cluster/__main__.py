@@ -41,7 +41,6 @@ def main() -> int:
 
 
 def verdict(trial: Trial) -> int:
-    """Prints what became of it; 0 if all was as it has to be."""
     print(f"{'':40} {'talking':>8} {'lost':>5} {'allowed':>8} {'served again':>13}")
     for phase in trial.phases:
         print(

@@ -49,8 +49,6 @@ class Node:
             )
 
     def address(self, what: str = "ready") -> str:
-        """What it has said it is reached at, once it has."""
-
         def told() -> str | None:
             assert self.process.poll() is None, self.log
             marker = f" {what} on "
@@ -106,7 +104,6 @@ class Cluster:
         return self._spawn(name, (*words, "--drain-timeout-s", f"{DRAIN_S:g}"))
 
     def join(self, name: str) -> None:
-        """Clients are sent to this adapter as well, from when it is ready."""
         self.adapters[name] = self.nodes[name].address()
 
     def leave(self, name: str) -> Node:

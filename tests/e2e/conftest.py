@@ -58,8 +58,6 @@ def recordings() -> list[Recording]:
 
 @dataclass
 class Server:
-    """A process of the `antiphon` command and the address it said it is ready on."""
-
     process: Process
     address: str
     log: TextIO
@@ -78,7 +76,6 @@ class Server:
 
 @contextmanager
 def antiphon(*arguments: str) -> Iterator[Server]:
-    """Runs `antiphon ARGUMENTS`; yields once it is ready, ends it by its pid."""
     with tempfile.TemporaryFile("w+") as log:
         process = start("antiphon_command", *arguments, output=log)
         try:

@@ -45,7 +45,6 @@ def source(tmp_path: Path) -> Path:
 
 
 def installed(source: Path, *options: str) -> Path:
-    """A folder with nothing but the package, as `npm pack` makes it."""
     (packed,) = json.loads(run(source, "npm", "pack", "--json", *options))
     folder = source.parent / "empty"
     folder.mkdir()

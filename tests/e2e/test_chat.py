@@ -26,7 +26,6 @@ WRITTEN = {
 
 
 def said_by(role: pb.Role, *parts: str | bytes | Recording) -> pb.ChatMessage:
-    """A message; bytes are a picture."""
     content = []
     for part in parts:
         match part:
@@ -44,7 +43,6 @@ def user(*parts: str | bytes | Recording) -> pb.ChatMessage:
 
 
 async def answers(worker: str, turns: Sequence[Sequence[pb.ChatMessage]], **fields: Any) -> list[UnitAnswers]:
-    """What the model answers to each of some histories, in one session."""
     inputs = [pb.TurnInput(messages=messages, **fields) for messages in turns]
     return await visit(worker, inputs, mode=pb.SESSION_MODE_CHAT, seed=1, sampling=GREEDY)
 

@@ -50,7 +50,6 @@ def test_golden_vectors_in_python(vector: vectors.Vector) -> None:
 
 
 def check_conformance(program: list[str], worker: str, folder: Path) -> None:
-    """Every golden vector and rule holds, and one that is wrong is found."""
     checked = run(*program, str(vectors.FILE), worker)
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -70,7 +69,6 @@ def check_conformance(program: list[str], worker: str, folder: Path) -> None:
 
 
 def check_talk(program: list[str], worker: str, folder: Path) -> None:
-    """A spoken question is answered, and a file that is none is named."""
     answer = folder / "answer.wav"
     talk = run(*program, str(FOLDER / "name.wav"), str(answer), worker)
 
@@ -94,7 +92,6 @@ def test_spoken_conversation_in_typescript(typescript: Path, worker: str, tmp_pa
 
 @pytest.fixture(scope="module", params=COMPILERS)
 def compiled(request: pytest.FixtureRequest) -> Path:
-    """The folder of the programs of a client that is built with the compilers of this machine."""
     folder = ROOT / "clients" / request.param
     if not all(map(shutil.which, COMPILERS[request.param])):
         pytest.skip(f"{folder.relative_to(ROOT)}/Makefile names the packages that it is built with")

@@ -43,7 +43,6 @@ async def answer(session: Session) -> Answer:
 async def talk_until_killed(
     worker: Server, units: list[NDArray[np.float32]], journal: Journal, said: list[Answer]
 ) -> None:
-    """Talk until the model is in the middle of an answer, kill its worker and read what it still said."""
     async with Session.open(worker.address, CONFIG, journal=journal) as session:
         while not said or said[-1].end is not UnitEnd.CHUNK:
             await session.send_unit(units[len(said)])

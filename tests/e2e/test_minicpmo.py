@@ -123,7 +123,6 @@ def said(events: list[Event]) -> Said:
 
 
 async def converse(url: str, seed: int, first: int, *, speaks: bool = True) -> list[Said]:
-    """What a client of the SDK is told, unit by unit."""
     told: dict[str, Said] = {}
     async with (
         antiphon.connect(url) as client,

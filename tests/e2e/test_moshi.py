@@ -69,7 +69,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def monologue(folder: Path) -> list[tuple[str, int, bool]]:
-    """Answers of the engine alone to each second, as `said` returns them."""
     with torch.inference_mode():
         where = MoshiRuntime(load(folder, torch.device("cpu"), torch.float32), 1)
         caller = Caller(where, prompt=ROLE, voice_id=VOICE, units=GROUPED)
@@ -144,7 +143,6 @@ async def exchanged(url: str, opener: Event, appends: list[Event]) -> tuple[Even
 
 
 def said(unit: list[Event]) -> tuple[str, int, bool]:
-    """Text, samples of sound, and whether the turn ended, in whichever dialect."""
     sounds = [event.get("audio_data") or event.get("audio") or "" for event in unit]
     ended = any(event.get("end_of_turn") or event.get("reason") == "turn_end" for event in unit)
     samples = sum(len(base64.b64decode(sound)) // 4 for sound in sounds)
@@ -196,7 +194,6 @@ async def test_chat_completion_is_refused_in_one_sentence(adapter: str) -> None:
 
 
 async def converse(url: str, **how: object) -> bytes:
-    """Return the sound that answers a second of silence, as the SDK gives it."""
     async with (
         asyncio.timeout(PATIENCE_S),
         antiphon.connect(url) as client,
@@ -236,7 +233,6 @@ def sdk(adapter: str) -> AsyncOpenAI:
 
 
 def spoken_over(rate: int) -> str:
-    """The user who speaks over the model after two seconds, for two seconds, in base64."""
     sound = np.concatenate([np.zeros(2 * rate, np.float32), tiny_moshi.tone(2, rate)])
     return base64.b64encode((sound * 32_767).astype("<i2").tobytes()).decode()
 

@@ -52,7 +52,6 @@ class Stack:
         return found
 
     def trace_of(self, session_id: str) -> list[Exported]:
-        """The spans of a session, and those of the worker under them."""
         own = self.collected.of_session(session_id)
         contexts = {span.context for span in own}
         below = [s for s in self.collected.all if s.parent in contexts and s.context not in contexts]
@@ -75,7 +74,6 @@ async def exported(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def exporting() -> Iterator[Collector]:
-    """A collector to which processes that are started meanwhile export their spans."""
     with Collector() as collector, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_TRACES_EXPORTER", "otlp")
         patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)

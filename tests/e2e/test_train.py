@@ -41,7 +41,6 @@ def wait_for(path: Path, process: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a model, and what the second run wrote."""
     folder = tmp_path_factory.mktemp("lift")
     command = [*TRAIN, "--work", str(folder / "work"), "--out", str(folder / "lift")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:

@@ -13,7 +13,6 @@ SILENCE = 4
 
 
 async def answer(worker: str, question: Recording, frames: list[bytes], mode: pb.SessionMode) -> str:
-    """What the model says to a recording while a camera sends `frames` with every second of it."""
     units = [duplex(pcm) for pcm in question.units(SILENCE)]
     for unit in units:
         unit.frames.extend(common.Image(data=frame) for frame in frames)

@@ -35,8 +35,6 @@ ADAPTER = (
 
 @dataclass(kw_only=True)
 class Running:
-    """A process of ours, and how to end it."""
-
     process: Process
     exits: ExitStack
     admin_port: int
@@ -107,8 +105,6 @@ def _admin_port(log: str) -> int:
 
 
 class Cluster:
-    """The processes, each started again when it is needed and gone."""
-
     def __init__(self, slots: int) -> None:
         self.slots = slots
         """Of the first worker."""

@@ -24,7 +24,6 @@ def files(pid: int, pools: frozenset[int], kept: set[str]) -> list[str]:
 
 
 def _peers(pid: int) -> dict[str, tuple[int, int]]:
-    """The TCP sockets in the network of a process, with the ports at both ends."""
     lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
     rows = [line.split() for line in lines]
     return {f"socket:[{row[9]}]": (_port(row[1]), _port(row[2])) for row in rows}

@@ -120,7 +120,6 @@ def _terminated(victim: str, ends: dict[str, End], near: End) -> list[Fault]:
 
 
 async def _clients_are_missed(scene: Scene) -> None:
-    """The adapter has given them up; then they find out."""
     await until_active(scene.cluster.adapter, 2, SILENT_CLIENT_S + MARGIN_S)
     scene.link.heal()
     if scene.party.is_process:
@@ -128,7 +127,6 @@ async def _clients_are_missed(scene: Scene) -> None:
 
 
 async def _freeze_adapter(scene: Scene) -> None:
-    """Until the workers have given up all its sessions."""
     adapter, worker = scene.cluster.adapter, scene.cluster.worker
     adapter.signal(signal.SIGSTOP)
     try:

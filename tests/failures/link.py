@@ -44,7 +44,6 @@ class Link:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Both sides are told at once that their connections are gone."""
         for wire in self._wires:
             wire.near.transport.abort()
             wire.far.transport.abort()
@@ -110,7 +109,6 @@ class _Wire:
         self._link = link
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carries one direction up to its end, which is passed on too."""
         link = self._link
         try:
             while data := await reader.read(CHUNK):

@@ -11,8 +11,6 @@ from tests.support.patience import PATIENCE_S
 
 
 class LinkThread:
-    """A `Link`, and the thread that carries its bytes."""
-
     def __init__(self, target: str | None) -> None:
         self._link = Link(target)
         self._loop = asyncio.new_event_loop()
@@ -35,7 +33,6 @@ class LinkThread:
             self._loop.close()
 
     def use(self, target: str | None) -> None:
-        """New connections lead there; with None nowhere."""
         self._call(lambda: setattr(self._link, "target", target))
 
     def cut(self) -> None:

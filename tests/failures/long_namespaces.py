@@ -34,7 +34,6 @@ class Line:
         self.near_address, self.address = (f"10.213.47.{4 * number + end}" for end in (1, 2))
 
     def lay(self) -> None:
-        """Makes it; raises `CalledProcessError` where that is not allowed."""
         ip("netns", "add", self.namespace)
         ip("link", "add", self.near, "type", "veth", "peer", "name", self.far, "netns", self.namespace)
         ip("address", "add", f"{self.near_address}/30", "dev", self.near)

@@ -110,7 +110,6 @@ class Scene:
             self.cluster.release(self.party.visits[state].key, *HELD[state])
 
     async def until_moving(self, ends: dict[str, End], within_s: float) -> None:
-        """Wait until all whose worker is lost wait for another slot."""
         moving = sum(end is CONTINUES for end in ends.values())
         await until_waiting(self.cluster.adapter, moving, within_s)
 
@@ -151,7 +150,6 @@ class Scene:
 
 @asynccontextmanager
 async def scene_in(cluster: Cluster, name: str, *, is_process: bool = False) -> AsyncIterator[Scene]:
-    """Begins with everybody in their states, and ends with nothing left."""
     await cluster.renew()
     await _greet(cluster)
     for running in cluster.processes.values():
@@ -237,14 +235,11 @@ async def _until_closed(name: str, running: Running, before: list[str]) -> None:
 
 
 async def until_active(adapter: Running, sessions: int, within_s: float = PATIENCE_S) -> None:
-    """Waits until an adapter has so many sessions, and nobody waits."""
     wanted = {semconv.QUEUE_LENGTH: 0.0, semconv.SESSIONS_ACTIVE: float(sessions)}
     await _until_gauges(adapter, wanted, within_s)
 
 
 async def until_waiting(adapter: Running, sessions: int, within_s: float) -> None:
-    """Waits until at least so many sessions wait for a slot."""
-
     async def read() -> bool:
         return (await adapter.scrape()).total(semconv.QUEUE_LENGTH.name) >= sessions
 
@@ -262,8 +257,6 @@ async def _until_gauges(
 
 
 async def until_slots(running: Running, attached: int, within_s: float = PATIENCE_S) -> None:
-    """Waits until a worker has so many sessions, and cleans none."""
-
     async def read() -> dict[str, float | None]:
         page = await running.scrape()
         states = ("attached", "held", "cleaning")

@@ -40,7 +40,6 @@ def _heal(cluster: SharedCluster, scene: Scene) -> None:
 
 
 async def _freeze_adapter(cluster: SharedCluster, scene: Scene) -> None:
-    """Until the worker has given up its sessions."""
     cluster.adapter.signal(signal.SIGSTOP)
     try:
         scene.go_on()

@@ -14,7 +14,6 @@ HOUR_S = 3600.0
 
 @pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
 async def test_a_wall_clock_that_jumps_ends_nothing(jump_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who talks is answered, who waits has its place, and then its slot."""
     engine = ScriptedEngine(speak("word"), repeat=True, slots=1)
     wall, jumped = time.time, False
     monkeypatch.setattr(time, "time", lambda: wall() + (jump_s if jumped else 0.0))

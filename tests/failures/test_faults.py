@@ -20,7 +20,6 @@ SHORT = (
 @pytest.mark.parametrize("fault", [it for it in faults.FAULTS if not it.is_long], ids=lambda it: it.name)
 @pytest.mark.sample(*SHORT)
 async def test_fault(cluster: Cluster, fault: faults.Fault) -> None:
-    """Everybody has the one end that is theirs, in time, and then nothing is left of them."""
     await faults.played(cluster, fault)
 
 

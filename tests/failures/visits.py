@@ -130,7 +130,6 @@ class Visit:
                 await socket.send(json.dumps(CLOSE if last else G3.append()))
 
     async def until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
-        """Waits for news after which `condition()` is true."""
         try:
             async with asyncio.timeout(within_s):
                 while not condition():

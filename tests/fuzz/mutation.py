@@ -13,7 +13,6 @@ PIECES = (
 
 
 def mutants(corpus: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
-    """Damaged inputs without end, each made from one or two of `corpus`."""
     while True:
         data = bytearray(rng.choice(corpus))
         for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):

@@ -180,7 +180,6 @@ def chat_request(data: bytes) -> None:
 
 
 def completion(data: bytes) -> None:
-    """The body of a request for a chat completion, read to its last field, and answered."""
     with suppress(Refusal, InvalidUtf8):
         request = read_completion(data, _CATALOGUE)
         assert request.model in _CATALOGUE.models
@@ -253,7 +252,6 @@ def picture(data: bytes) -> None:
 
 
 def prefill(data: bytes) -> None:
-    """A `PrefillRequest`: the config of a session or the input of a unit."""
     try:
         request = pb.PrefillRequest.FromString(data)
     except DecodeError:

@@ -22,15 +22,11 @@ SERVICE = "antiphon.v1.InferenceService"
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller of the release before wrote on one of a session's streams."""
-
     stream: str
     data: bytes
 
 
 class Contract:
-    """Messages and methods as the release before has them."""
-
     def __init__(self, path: Path = FOLDER / "before.binpb") -> None:
         self.files = FileDescriptorSet.FromString(path.read_bytes())
         self._pool = DescriptorPool()
@@ -47,7 +43,6 @@ class Contract:
         return found
 
     def narrow(self, name: str, data: bytes) -> bytes:
-        """The bytes of a message without all that was added since."""
         message = self.message(name).FromString(data)
         message.DiscardUnknownFields()  # type: ignore[attr-defined]
         return message.SerializeToString()
@@ -65,7 +60,6 @@ class Narrowed(grpc.GenericRpcHandler):
     requests: list[Request] = field(default_factory=list)
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler of a method that the release before had."""
         method = self.contract.method(details.method.rpartition("/")[2])
         found: Any = self.today.service(details)
         if method is None or found is None:
@@ -117,7 +111,6 @@ def write_session(requests: list[Request], path: Path) -> None:
 
 
 def read_session(path: Path = FOLDER / "session.jsonl.gz") -> Iterator[Request]:
-    """What an adapter of the release before wrote in one session, in its order."""
     for line in gzip.decompress(path.read_bytes()).decode().splitlines():
         told = json.loads(line)
         yield Request(told["stream"], base64.b64decode(told["data"]))

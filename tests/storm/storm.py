@@ -34,8 +34,6 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Words:
-    """What a client of one dialect says and waits for."""
-
     target: str
     opener: Event
     is_open: str
@@ -86,7 +84,6 @@ class Visitor:
         writer.transport.abort()
 
     async def upgraded(self) -> None:
-        """With or without a place in the queue, having said nothing."""
         async with self._visit():
             pass
 
@@ -109,7 +106,6 @@ class Visitor:
                 await self._say(socket, self._words.append(self._rng.random() < 0.2))
 
     async def speaking(self) -> None:
-        """When the first answer has come and more are on their way."""
         async with self._visit() as socket:
             await self._open(socket)
             for _ in range(3):
@@ -124,7 +120,6 @@ class Visitor:
             socket.transport.write(head + payload[: self._rng.randint(0, len(payload) - 1)])
 
     async def paused(self) -> None:
-        """In a break; in dialects without breaks right after the only input."""
         async with self._visit() as socket:
             await self._open(socket)
             await self._say(socket, self._words.append(False), *self._words.pause)

@@ -34,13 +34,11 @@ Event = dict[str, Any]
 
 
 def check_client(dialect: str, event: Any) -> None:
-    """Fails unless `event` is one that a client of `dialect` may send."""
     fault = _fault(dialect, _CLIENT, event)
     assert fault is None, fault
 
 
 def check_server(dialect: str, event: Any) -> None:
-    """Fails unless `event` is one that the server may send in `dialect`."""
     fault = _fault(dialect, _SERVER, event)
     assert fault is None, fault
 

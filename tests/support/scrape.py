@@ -19,7 +19,6 @@ class Page:
 
 
 async def get(port: int, path: str, method: str = "GET") -> Page:
-    """Asks a server on loopback, and reads until it closes the connection."""
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

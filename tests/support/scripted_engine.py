@@ -154,12 +154,10 @@ def context_full() -> Play:
 
 
 def fails(reason: str = "INFERENCE_FAILED", message: str = "The unit failed.") -> Play:
-    """The unit's generation fails."""
     return Play(failure=Failure(reason, message, retryable=True))
 
 
 def hang(step: str) -> Play:
-    """The unit waits in `prefill`, `generate` or `finalize` until it is released."""
     return Play(hold=step)
 
 
@@ -187,7 +185,6 @@ class Script:
         return self.plays[unit - 1] if unit <= len(self.plays) else listen()
 
     def as_prompt(self) -> str:
-        """The script as a system prompt, for an engine that is `prompted`."""
         return json.dumps(asdict(self) | {"plays": [_play_as_json(play) for play in self.plays]})
 
     @classmethod
@@ -603,7 +600,6 @@ class ScriptedEngine:
         return session
 
     def release_early(self, session: ScriptedSession) -> None:
-        """Tells a session that has its key now what was released before."""
         for early in [early for early in self._released_early if early[0] == session.script.key]:
             self._released_early.remove(early)
             session.release(*early[1:])
@@ -623,8 +619,6 @@ class ScriptedEngine:
 
 @dataclass(frozen=True)
 class RunningWorker:
-    """A worker that serves on `address`; `run` ends with its exit code."""
-
     address: str
     worker: Worker
     run: "asyncio.Task[int]"

@@ -15,7 +15,6 @@ Answer = tuple[tuple[int, ...], tuple[str, ...], str, int]
 
 
 async def converse(target: str, recording: Recording, seed: int) -> Answer:
-    """Token ids, ends of units, text and samples of one session."""
     ids: list[int] = []
     ends: list[str] = []
     text, samples = "", 0

@@ -53,7 +53,6 @@ async def test_killing_a_client_in_mid_turn_frees_its_slot(
 
 
 async def terminal_events(url: str, opened: asyncio.Queue[None]) -> list[str]:
-    """Every event of one client from the worker's death on, to the close of the socket."""
     seen: list[str] = []
     async with connect(f"{url}/v1/realtime?mode=audio") as socket:
         await socket.send(json.dumps({"type": "session.init", "payload": {}}))

@@ -27,7 +27,6 @@ NOTICED_S = 15.0
 
 
 async def end_of(socket: ClientConnection) -> tuple[list[dict[str, object]], int | None]:
-    """Everything that still comes, and the code of the Close."""
     events = []
     async with asyncio.timeout(NOTICED_S + PATIENCE_S):
         with suppress(ConnectionClosed):
@@ -38,7 +37,6 @@ async def end_of(socket: ClientConnection) -> tuple[list[dict[str, object]], int
 
 @asynccontextmanager
 async def public_client(adapter: Server) -> AsyncIterator[ClientConnection]:
-    """A client whose session has begun."""
     url = f"{adapter.address.replace('http', 'ws')}/v1/realtime?mode=audio"
     async with connect(url) as socket:
         await socket.send(json.dumps({"type": "session.init", "payload": {}}))
@@ -48,7 +46,6 @@ async def public_client(adapter: Server) -> AsyncIterator[ClientConnection]:
 
 
 async def noticed(condition: Callable[[], bool]) -> None:
-    """Waits until `condition()` is true, as long as it may take to notice a frozen peer."""
     async with asyncio.timeout(NOTICED_S + PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (what is waited for has no event)
             await asyncio.sleep(0.05)

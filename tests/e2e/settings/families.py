@@ -35,7 +35,6 @@ class Family:
         return self.runtime.info
 
     def configure(self, config: pb.SessionConfig) -> "FamilySession":
-        """Raises `WorkerError` for a config that cannot be used."""
         return FamilySession(self.runtime, resolve(config, self.info, lambda: 7))
 
 
@@ -65,7 +64,6 @@ class FamilySession:
 
 
 def load(name: str, folder: Path) -> Family:
-    """A family's model: the shipped one, or one of tiny weights that is written to `folder`."""
     path = find("antiphon-mini") if name == "antiphon-mini" else whole.write(folder / "MiniCPM-o-tiny")
     with torch.inference_mode():
         return Family(table.load(path, torch.device("cpu"), 1024)(1))

@@ -22,7 +22,6 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def told(family: Family, script: Script, mode: Mode, name: str, event: Event) -> Scene:
-    """A conversation in which an event stands in the place of the script's own."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         scene = Scene(family, script.selection(mode), monkeypatch)
         for before in script.before.get(name, ()):

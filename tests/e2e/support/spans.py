@@ -52,8 +52,6 @@ def _exported(service: str, span: trace_pb2.Span) -> Exported:
 
 
 class Spans:
-    """What a collector has been sent so far."""
-
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 

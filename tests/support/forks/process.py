@@ -46,7 +46,6 @@ class Process:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code; raises `subprocess.TimeoutExpired`."""
         if self.poll() is None:
             select.select([self._link], [], [], timeout)  # readable too where the code was read meanwhile
         code = self.poll()
@@ -106,7 +105,6 @@ def _server() -> socket.socket:
 
 
 def _serve() -> str:
-    """Starts a server, which ends with this process; where it listens."""
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     address = str(Path(folder.name) / "socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -23,8 +23,6 @@ _STDIN = 0
 
 
 class Server:
-    """Its processes, and the sockets that it has open."""
-
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._callers: list[socket.socket] = []

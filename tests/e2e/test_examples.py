@@ -35,8 +35,7 @@ def test_a_question_over_websocket(adapter: str, tmp_path: Path) -> None:
 
 def test_a_question_without_the_sdk(adapter: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer.pcm"
-    said = run("bare.py", adapter.replace("http", "ws"), str(QUESTION), str(answer))
-    assert said.strip()
+    assert run("bare.py", adapter.replace("http", "ws"), str(QUESTION), str(answer)).strip()
     assert answer.stat().st_size > 0
 
 
@@ -44,22 +43,14 @@ def test_a_question_straight_at_a_worker(worker: str) -> None:
     assert run("direct.py", worker, str(QUESTION)).strip()
 
 
-def test_a_picture_in_a_chat(adapter: str, tmp_path: Path) -> None:
-    answer = tmp_path / "answer.wav"
-    (tmp_path / "circle.jpg").write_bytes(jpeg("red", "circle"))
-    said = run("chat.py", adapter.replace("http", "ws"), str(tmp_path / "circle.jpg"), str(answer))
-    assert said.count("\n") == 2
+def test_a_picture_in_a_chat_and_in_a_conversation(adapter: str, tmp_path: Path) -> None:
+    url, answer, picture = adapter.replace("http", "ws"), tmp_path / "answer.wav", tmp_path / "circle.jpg"
+    picture.write_bytes(jpeg("red", "circle"))
+    assert run("chat.py", url, str(picture), str(answer)).count("\n") == 2
     with wave.open(str(answer)) as file:
         assert file.getframerate() == 24_000
         assert file.getnframes() > 0
-
-
-def test_a_picture_in_a_conversation(adapter: str, tmp_path: Path) -> None:
-    (tmp_path / "circle.jpg").write_bytes(jpeg("red", "circle"))
-    said = run(
-        "show.py", adapter.replace("http", "ws"), str(FOLDER / "vision.wav"), str(tmp_path / "circle.jpg")
-    )
-    assert said.strip()
+    assert run("show.py", url, str(FOLDER / "vision.wav"), str(picture)).strip()
 
 
 def test_recordings_written_down(adapter: str) -> None:

@@ -86,15 +86,20 @@ async def test_result_is_said_aloud(sdk: AsyncOpenAI) -> None:
     assert told.message.audio.transcript == "the light is on"
 
 
-async def test_question_that_is_none_of_the_tools_is_answered_in_words(sdk: AsyncOpenAI) -> None:
-    told = await answer(sdk, [{"role": "user", "content": "What is your name?"}])
-    assert (told.finish_reason, told.message.content) == ("stop", "my name is antiphon")
-
-
-@pytest.mark.parametrize("asked", [{"tools": [OTHER]}, {"tool_choice": "none"}], ids=["another", "none"])
-async def test_light_that_cannot_be_called_is_answered_in_words(sdk: AsyncOpenAI, asked: Any) -> None:
-    told = await answer(sdk, [TYPED], **asked)
-    assert (told.finish_reason, told.message.content) == ("stop", "the light is on")
+@pytest.mark.parametrize(
+    ("question", "asked", "answered"),
+    [
+        ("What is your name?", {}, "my name is antiphon"),
+        (TYPED["content"], {"tools": [OTHER]}, "the light is on"),
+        (TYPED["content"], {"tool_choice": "none"}, "the light is on"),
+    ],
+    ids=["none of the tools", "another", "no tool"],
+)
+async def test_what_calls_no_tool_is_answered_in_words(
+    sdk: AsyncOpenAI, question: str, asked: Any, answered: str
+) -> None:
+    told = await answer(sdk, [{"role": "user", "content": question}], **asked)
+    assert (told.finish_reason, told.message.content) == ("stop", answered)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import random
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -84,6 +84,7 @@ class Visitor:
         writer.transport.abort()
 
     async def upgraded(self) -> None:
+        """With or without a place in the queue, having said nothing."""
         async with self._visit():
             pass
 
@@ -96,32 +97,27 @@ class Visitor:
             await self._say(socket, self._words.opener)
 
     async def begun(self) -> None:
-        async with self._visit() as socket:
-            await self._open(socket)
+        async with self._opened():
+            pass
 
     async def listening(self) -> None:
-        async with self._visit() as socket:
-            await self._open(socket)
+        async with self._opened() as socket:
             for _ in range(self._rng.randint(1, 4)):
                 await self._say(socket, self._words.append(self._rng.random() < 0.2))
 
     async def speaking(self) -> None:
-        async with self._visit() as socket:
-            await self._open(socket)
-            for _ in range(3):
-                await self._say(socket, self._words.append(False))
+        async with self._opened() as socket:
+            await self._say(socket, *[self._words.append(False)] * 3)
             await socket.recv()
 
     async def half_a_frame(self) -> None:
-        async with self._visit() as socket:
-            await self._open(socket)
+        async with self._opened() as socket:
             payload = json.dumps(self._words.append(False)).encode()
             head = b"\x81\xff" + struct.pack("!Q", len(payload)) + os.urandom(4)
             socket.transport.write(head + payload[: self._rng.randint(0, len(payload) - 1)])
 
     async def paused(self) -> None:
-        async with self._visit() as socket:
-            await self._open(socket)
+        async with self._opened() as socket:
             await self._say(socket, self._words.append(False), *self._words.pause)
 
     async def flooding(self) -> None:
@@ -136,41 +132,36 @@ class Visitor:
         await flood_pages(self._address, self._rng.choice(PAGES), visitor)
 
     async def closing(self) -> None:
-        async with self._visit() as socket:
-            await self._open(socket)
+        async with self._opened() as socket:
             await self._say(socket, self._words.append(False), self._words.end)
 
-    def _visit(self) -> "_Visit":
-        return _Visit(self._address.replace("http://", "ws://") + self._words.target, self._rng)
+    @asynccontextmanager
+    async def _visit(self) -> AsyncIterator[ClientConnection]:
+        """A WebSocket that is cut on leaving the block: by a FIN or, at random, by a reset."""
+        is_reset = self._rng.random() < 0.5
+        url = self._address.replace("http://", "ws://") + self._words.target
+        socket_ = await connect(url, compression=None, max_size=None, ping_interval=None)
+        try:
+            yield socket_
+        finally:
+            if is_reset:
+                bare: socket.socket = socket_.transport.get_extra_info("socket")
+                bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            socket_.transport.abort()
+            await socket_.wait_closed()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[ClientConnection]:
+        """The same, with a session that takes input."""
+        async with self._visit() as socket:
+            await self._say(socket, self._words.opener)
+            while json.loads(await socket.recv())["type"] != self._words.is_open:
+                pass
+            yield socket
 
     async def _say(self, socket: ClientConnection, *events: Event) -> None:
         for event in events:
             await socket.send(json.dumps(event))
-
-    async def _open(self, socket: ClientConnection) -> None:
-        await self._say(socket, self._words.opener)
-        while json.loads(await socket.recv())["type"] != self._words.is_open:
-            pass
-
-
-class _Visit:
-    """A WebSocket that is cut on leaving the block: by a FIN or, at random, by a reset."""
-
-    def __init__(self, url: str, rng: random.Random) -> None:
-        self._url = url
-        self._is_reset = rng.random() < 0.5
-
-    async def __aenter__(self) -> ClientConnection:
-        self._socket = await connect(self._url, compression=None, max_size=None, ping_interval=None)
-        return self._socket
-
-    async def __aexit__(self, *_: object) -> None:
-        transport = self._socket.transport
-        if self._is_reset:
-            bare: socket.socket = transport.get_extra_info("socket")
-            bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        transport.abort()
-        await self._socket.wait_closed()
 
 
 _STATES: Final = [state for name, state in vars(Visitor).items() if not name.startswith("_")]

@@ -74,32 +74,27 @@ def main() -> int:
     parser.add_argument("--admin-port", type=int, help="of the administration; the log names it")
     parser.add_argument("--step-s", type=float, default=Limits.step_s, help="... for a step of the engine")
     arguments = parser.parse_args()
+    info = replace(
+        INFO,
+        sees=arguments.prompted,
+        modes=_modes(arguments.modes, arguments.prompted),
+        context_limit=arguments.context_limit,
+        replays_units=arguments.replays,
+        replays_turns=arguments.replays,
+    )
     engine = ScriptedEngine(
         *SCRIPTS[arguments.script],
         slots=arguments.slots,
-        info=replace(
-            INFO,
-            sees=arguments.prompted,
-            modes=_modes(arguments.modes, arguments.prompted),
-            context_limit=arguments.context_limit,
-            replays_units=arguments.replays,
-            replays_turns=arguments.replays,
-        ),
+        info=info,
         repeat=True,
         slow_cleanup=arguments.slow_cleanup,
         slow_start=arguments.slow_start,
         forgetful=True,
         prompted=arguments.prompted,
     )
+    same = ("listen", "slots", "drain_timeout_s", "insecure_grpc", "admin_port", "dispatcher", "advertise")
     options = WorkerOptions(
-        listen=arguments.listen,
-        slots=arguments.slots,
-        drain_timeout_s=arguments.drain_timeout_s,
-        insecure_grpc=arguments.insecure_grpc,
-        worker_key=getattr(arguments, "worker_key", None),
-        admin_port=arguments.admin_port,
-        dispatcher=arguments.dispatcher,
-        advertise=arguments.advertise,
+        worker_key=getattr(arguments, "worker_key", None), **{name: getattr(arguments, name) for name in same}
     )
     if arguments.admin_port is not None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")

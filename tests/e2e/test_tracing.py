@@ -2,26 +2,23 @@
 
 import asyncio
 import base64
-import json
 import os
 import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import connect
 
 from antiphon_service import semconv
 from antiphon_service.semconv import SERVICE_ADAPTER, SERVICE_WORKER
 from benchmarks.tracing.collector import Collector
+from tests.conformance.support.client import Client, Event
 from tests.conformance.support.stack import Worker, scripted_worker
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
 from tests.e2e.support.spans import Exported, Spans
-from tests.inference_service.support.caller import soon
 from tests.support.patience import PATIENCE_S
 from tests.support.scrape import scrape
 
@@ -82,60 +79,44 @@ def exporting() -> Iterator[Collector]:
 
 
 @dataclass
-class Client:
-    """A public client; `events` is all it has been told."""
+class Talk:
+    client: Client
+    session_id: str
 
-    socket: ClientConnection
-    session_id: str = ""
-    events: list[dict[str, Any]] = field(default_factory=list)
-
-    async def next(self) -> dict[str, Any]:
-        self.events.append(json.loads(await soon(self.socket.recv())))
-        return self.events[-1]
-
-    async def until(self, kind: str) -> dict[str, Any]:
-        while (event := await self.next())["type"] != kind:
-            pass
-        return event
-
-    async def unit(self, number: int, pcm: bytes) -> None:
-        await self.socket.send(append(number, pcm))
-        while True:
-            event = await self.next()
-            is_answer = event.get("input_id") == str(number) and event.get("kind") in ("audio", "listen")
-            if is_answer:
-                return
-
-    async def end(self) -> None:
-        try:
-            while True:
-                await self.next()
-        except ConnectionClosed:
-            pass
+    @property
+    def trace_id(self) -> str:
+        assert self.client.socket.response is not None
+        return self.client.socket.response.headers["antiphon-trace-id"]
 
     @property
     def units(self) -> int:
         """Units that were answered, those of silence that the adapter puts in for a late client included."""
-        return len([event for event in self.events if "chunk_index" in event])
+        return len([event for event in self.client.events if "chunk_index" in event])
 
     @property
     def text(self) -> str:
-        return "".join(event.get("text") or "" for event in self.events)
+        return "".join(event.get("text") or "" for event in self.client.events)
+
+    async def unit(self, number: int, pcm: bytes) -> None:
+        await self.client.send(append(number, pcm))
+        event: Event = {}
+        while event.get("input_id") != str(number) or event.get("kind") not in ("audio", "listen"):
+            event = await self.client.next()
 
 
-def append(number: int, pcm: bytes) -> str:
+def append(number: int, pcm: bytes) -> Event:
     audio = base64.b64encode(pcm).decode()
-    return json.dumps({"type": "input.append", "input": {"audio": audio, "input_id": str(number)}})
+    return {"type": "input.append", "input": {"audio": audio, "input_id": str(number)}}
 
 
 @asynccontextmanager
-async def talking(stack: Stack) -> AsyncIterator[Client]:
+async def talking(stack: Stack) -> AsyncIterator[Talk]:
     async with connect(stack.url) as socket:
-        payload = {"system_prompt": CANARY, "config": {"seed": 1}}
-        await socket.send(json.dumps({"type": "session.init", "payload": payload}))
         client = Client(socket)
-        client.session_id = (await client.until("session.created"))["session_id"]
-        yield client
+        payload = {"system_prompt": CANARY, "config": {"seed": 1}}
+        await client.send({"type": "session.init", "payload": payload})
+        *_, created = await client.until("session.created")
+        yield Talk(client, created["session_id"])
 
 
 def check_units(spans: list[Exported], start: Exported, count: int) -> None:
@@ -175,14 +156,14 @@ def check_ticks(spans: list[Exported], everything: list[Exported]) -> None:
         assert number in [span.attributes.get(semconv.ATTR_TICK_ID) for span in spans]
 
 
-def check_silence(client: Client, stack: Stack, exposition: str) -> None:
+def check_silence(talk: Talk, stack: Stack, exposition: str) -> None:
     """Nothing that was said, typed or sent is in spans, figures or logs."""
     told = (
         stack.collected.raw.decode("utf-8", "replace") + exposition + stack.adapter.said + stack.worker.said
     )
     assert "session opened" in stack.worker.said
     assert WORD not in told
-    words = {word for word in re.findall(r"[a-z]+", client.text.lower()) if len(word) > 5}
+    words = {word for word in re.findall(r"[a-z]+", talk.text.lower()) if len(word) > 5}
     assert words
     assert {word for word in words if re.search(rf"\b{word}\b", told)} == set()
 
@@ -196,21 +177,20 @@ async def test_a_conversation_is_one_tree_over_both_services(recordings: list[Re
         running_adapter(worker.address, *observed) as adapter,
     ):
         stack = Stack(Spans(collector), worker, adapter)
-        async with talking(stack) as client:
-            trace_id = client.socket.response.headers["antiphon-trace-id"]
+        async with talking(stack) as talk:
             for number, pcm in enumerate(joke.units(SILENCE_S)):
-                await client.unit(number, pcm.tobytes())
+                await talk.unit(number, pcm.tobytes())
             scrapes = [(await scrape(server.admin_port)) for server in (adapter, worker)]
-            await client.socket.send(json.dumps({"type": "session.close"}))
-            await client.end()
-        assert len(client.text) > 10, "the model said nothing: the rest would prove less than it says"
-        spans = await stack.spans(client.session_id)
-        check_silence(client, stack, "".join(scrape.exposition for scrape in scrapes))
+            await talk.client.send({"type": "session.close"})
+            await talk.client.end()
+        assert len(talk.text) > 10, "the model said nothing: the rest would prove less than it says"
+        spans = await stack.spans(talk.session_id)
+        check_silence(talk, stack, "".join(scrape.exposition for scrape in scrapes))
 
     upgrade, start = of(spans, semconv.SPAN_UPGRADE)[0], of(spans, semconv.SPAN_START)[0]
     assert upgrade.parent == ("", "")
-    assert upgrade.context[0] == start.context[0] == trace_id
-    check_units(spans, start, client.units)
+    assert upgrade.context[0] == start.context[0] == talk.trace_id
+    check_units(spans, start, talk.units)
     units = {unit.context for unit in of(spans, semconv.SPAN_UNIT)}
     assert of(spans, semconv.SPAN_TURN)
     assert all(set(turn.links) & units for turn in of(spans, semconv.SPAN_TURN))
@@ -224,16 +204,16 @@ async def test_a_conversation_is_one_tree_over_both_services(recordings: list[Re
 async def test_units_of_a_worker_that_is_killed_end_as_errors() -> None:
     with exporting() as collector, scripted_worker() as worker, running_adapter(worker.target) as adapter:
         stack = Stack(Spans(collector), worker, adapter)
-        async with talking(stack) as client:
-            await client.unit(0, SECOND)
+        async with talking(stack) as talk:
+            await talk.unit(0, SECOND)
             os.kill(worker.process.pid, signal.SIGSTOP)
-            await client.socket.send(append(1, SECOND))
-            await (await client.socket.ping())
+            await talk.client.send(append(1, SECOND))
+            await (await talk.client.socket.ping())
             os.kill(worker.process.pid, signal.SIGKILL)
-            await client.end()
-        spans = await stack.spans(client.session_id)
-    error = next(event for event in client.events if event["type"] == "error")
-    assert error["error"]["trace_id"] == client.socket.response.headers["antiphon-trace-id"]
+            await talk.client.end()
+        spans = await stack.spans(talk.session_id)
+    error = next(event for event in talk.client.events if event["type"] == "error")
+    assert error["error"]["trace_id"] == talk.trace_id
     assert [unit.is_error for unit in of(spans, semconv.SPAN_UNIT)] == [False, True]
     [end] = of(spans, semconv.SPAN_END)
     assert end.is_error

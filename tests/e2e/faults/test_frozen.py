@@ -1,22 +1,22 @@
 """SIGSTOP: a process that is there and says nothing is noticed within 15 s, by both sides of a session."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from inference_service.session.units import Stream
+from tests.conformance.support.client import Client
 from tests.e2e.conftest import Server, running_adapter, until_free
 from tests.e2e.support.visit import visit
 from tests.inference_service.process.test_process import process
-from tests.inference_service.support.caller import Caller, channel_to, duplex, soon
+from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.inference_service.support.caller import until_free as until_worker_free
 from tests.inference_service.support.holder import holding
 from tests.support.long import long
@@ -26,23 +26,14 @@ from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 NOTICED_S = 15.0
 
 
-async def end_of(socket: ClientConnection) -> tuple[list[dict[str, object]], int | None]:
-    events = []
-    async with asyncio.timeout(NOTICED_S + PATIENCE_S):
-        with suppress(ConnectionClosed):
-            async for message in socket:
-                events.append(json.loads(message))
-    return events, socket.close_code
-
-
 @asynccontextmanager
-async def public_client(adapter: Server) -> AsyncIterator[ClientConnection]:
+async def public_client(adapter: Server) -> AsyncIterator[Client]:
     url = f"{adapter.address.replace('http', 'ws')}/v1/realtime?mode=audio"
     async with connect(url) as socket:
-        await socket.send(json.dumps({"type": "session.init", "payload": {}}))
-        while json.loads(await soon(socket.recv()))["type"] != "session.created":
-            pass
-        yield socket
+        client = Client(socket)
+        await client.send({"type": "session.init", "payload": {}})
+        await client.until("session.created")
+        yield client
 
 
 async def noticed(condition: Callable[[], bool]) -> None:
@@ -72,11 +63,11 @@ async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_agai
             async with public_client(adapter) as client:
                 os.kill(worker.process.pid, signal.SIGSTOP)
                 await caller.send_unit(2)  # which it will find when it thaws
-                events, code = await end_of(client)
+                events, code = await client.end()
                 await noticed(lambda: all(call.done() for call in caller.calls.values()))
                 os.kill(worker.process.pid, signal.SIGCONT)
             assert [event["type"] for event in events] == ["error", "session.closed"]
-            assert dict(events[0]["error"])["code"] == "inference_error"  # type: ignore[call-overload]
+            assert events[0]["error"]["code"] == "inference_error"
             assert (events[1]["reason"], code) == ("backend_error", 1011)
             for stream in Stream:
                 ending = await caller.ending(stream)
@@ -103,7 +94,7 @@ async def test_frozen_callers_are_noticed_and_their_slots_are_clean_again() -> N
                 await until_worker_free(worker.address, 2)
                 for pid in pids:
                     os.kill(pid, signal.SIGCONT)
-                events, code = await end_of(client)
+                events, code = await client.end()
                 assert [event["type"] for event in events] == ["error", "session.closed"]
                 assert code == 1011
             await served_again(adapter)

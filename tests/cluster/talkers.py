@@ -35,7 +35,6 @@ class Talkers:
     cluster: Cluster
     recordings: Sequence[Path]
     units: int
-    """Of one conversation."""
     conversations: list[Conversation] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Why newcomers were not let in, each time."""

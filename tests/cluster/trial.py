@@ -31,7 +31,6 @@ class Phase:
     under_way: int
     lost: list[Conversation]
     allowed: int
-    """How many of them at most may be lost."""
     served_again_s: float
     """After how long a newcomer talked."""
 
@@ -46,7 +45,6 @@ class Trial:
     talkers: Talkers
     phases: list[Phase] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    """What must never be."""
 
     async def run(self, count: int, rounds: int = 0, seed: int = 0) -> None:
         """With so many talkers; after the phases come so many `rounds` of faults that `seed` draws."""

@@ -44,7 +44,6 @@ class Running:
     pools: frozenset[int] = frozenset()
     """Ports to which it keeps connections for whoever comes next."""
     pooled: set[str] = field(default_factory=set)
-    """Sockets that were such connections."""
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
@@ -107,7 +106,6 @@ def _admin_port(log: str) -> int:
 class Cluster:
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        """Of the first worker."""
         self.is_spoiled = False
         """Whether a scene has failed, so that nothing can be relied on."""
         self.far_has_moved = False

@@ -33,9 +33,7 @@ SILENCE_S = 15.0
 SILENT_CLIENT_S = 40.0
 """In which a client is: 20 s between two pings, and 20 s for its answer."""
 DRAIN_S = 2.0
-"""Drain time of the cluster's processes."""
 DELAY_S, LOSS = 0.2, 0.1
-"""Of a slow hop, in each direction."""
 
 
 @dataclass(frozen=True)

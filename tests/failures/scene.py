@@ -30,7 +30,6 @@ FAILED = End(("error:inference_error", "session.closed"), 1011)
 SHUTDOWN = End(("session.closed",), 1012)
 UNAVAILABLE = End(("error:service_unavailable",), 1013)
 GONE = End((), 1006)
-"""The connection itself is the victim."""
 OVER = End((), 1000)
 """It was told before, and is told nothing more."""
 SERVED = End((), None)

@@ -13,10 +13,8 @@ from typing import Any, Final
 from tests.support.patience import PATIENCE_S
 
 BLOCK: Final = 2**16
-"""Bytes that are written at once."""
 
 MOST_PAGES: Final = 5_000
-"""Longest flood of requests."""
 
 _TEXT, _CLOSE, _PING, _PONG = 0x1, 0x8, 0x9, 0xA
 _FINAL: Final = 0x80

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SETTLE_S = 15.0
-"""How long cleanup may take."""
 
 
 @dataclass(frozen=True)

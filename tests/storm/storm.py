@@ -27,7 +27,6 @@ ADAPTER: Final = ("--trusted-proxies", "127.0.0.0/8", "--pages-per-min-per-addre
 """Options of an adapter in a storm: some of the clients come as through a proxy."""
 
 WORKER: Final = ("--script", "talk", "--modes", "audio,chat,transcribe")
-"""Of its worker."""
 
 Event = dict[str, Any]
 

@@ -75,15 +75,11 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "device": ("think", _device),
     "hang": ("think", _hang),
 }
-"""Where each is, and what it is."""
 ENDINGS = ("device", "hang")
-"""Those that are the worker's end."""
 
 
 PLACES = ("open", "start", "hear", "think", "settle", "rebuild", "choose")
-"""What is wrapped of a runtime."""
 SHARED = ("hear", "think", "settle", "rebuild", "choose", "forward", "say")
-"""Places that several sessions pass at once."""
 
 
 @dataclass

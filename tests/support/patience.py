@@ -9,4 +9,3 @@ from typing import Final
 PATIENCE_S: Final = 60.0
 PATIENCE_MS: Final = 1000 * PATIENCE_S
 START_S: Final = 120.0
-"""For a process that loads a model."""

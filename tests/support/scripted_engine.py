@@ -90,7 +90,6 @@ CONTINUING = replace(INFO, modes=frozenset(Mode), sees=True, replays_units=True,
 """A model that can hold every kind of session, each of which goes on at another worker."""
 
 EVERYTHING = replace(INFO, modes=frozenset(Mode), sees=True)
-"""A model that can hold every kind of session."""
 
 
 def _without_effect(content: Content) -> tuple[str, ...]:
@@ -114,7 +113,6 @@ class Play:
     refused: Failure | None = None
     """Fails the unit's prefill, and with it the unit."""
     failure: Failure | None = None
-    """Fails the unit's generation."""
     fails_session: SessionFailed | None = None
     breaks_device: bool = False
     stalls_engine: bool = False
@@ -233,14 +231,10 @@ class ScriptedSession:
     calls: list[Call] = field(default_factory=list)
     script: Script = field(default_factory=Script)
     given: dict[int, Content] = field(default_factory=dict)
-    """The input of each unit."""
     heard: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    """The audio of each duplex unit."""
     seen: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
-    """The pictures of each duplex unit."""
     overrides: dict[int, UnitOverrides] = field(default_factory=dict)
     replayed: dict[int, UnitRecord] = field(default_factory=dict)
-    """The records that came with units."""
     rejected: dict[int, Failure] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
     """Units whose last token was to be kept."""

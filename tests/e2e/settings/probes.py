@@ -108,7 +108,6 @@ VALUES: dict[str, Any] = {
     "rate": 16_000,
     "final": True,
 }
-"""By the last name of a path."""
 
 NO_SETTINGS = {
     ("earlier", "SessionClose", "reason"): "said of the client itself: the dialect always answers `stopped`",
@@ -121,7 +120,6 @@ NO_SETTINGS = {
     ("live", "ThinkingAppend", "event_id"): "names the event where it is refused or acknowledged",
     ("live", "CommentaryAppend", "event_id"): "names the event where it is refused or acknowledged",
 }
-"""Fields that set nothing, and what they are for."""
 
 TOLD = {"input.max_slice_nums", "input.hints.max_slice_nums", "max_slice_nums"}
 """Settings of a single input: the figures of its unit tell what became of them."""

@@ -12,7 +12,6 @@ from tests.e2e.conftest import Recording
 from tests.support.patience import PATIENCE_S
 
 SILENCE_S = 5
-"""Seconds behind the question."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,6 @@ class Answer:
     text: str
     samples: NDArray[np.float32]
     resumed: int
-    """How often the session was resumed."""
 
     def assert_equals(self, other: "Answer") -> None:
         assert self.text == other.text

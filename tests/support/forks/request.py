@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 _MOST: Final = 1 << 17
-"""Bytes of a request."""
 
 _WORKER: Final = (
     "inference_service.app",

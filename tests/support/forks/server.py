@@ -27,7 +27,6 @@ class Server:
         self._listener = listener
         self._callers: list[socket.socket] = []
         self._links: dict[int, socket.socket] = {}
-        """By process, what is told its end."""
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
         signal.set_wakeup_fd(self._wakes)

@@ -9,7 +9,6 @@ PIECES = (
     b"\xff\xff\xff\xff", b"\0\0\0\x80", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"WEBP", b"..", b"/", b"%00",
     b"\n", b"[" * 2000,
 )  # fmt: skip
-"""What decoders trip over."""
 
 
 def mutants(corpus: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ else is raised is a bug.
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -46,7 +46,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.machine import Action, Machine, Offload
+from ws_adapter.protocol.core.machine import Action, Apart, Machine
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Speech
 from ws_adapter.protocol.duplex.input import BYTES_PER_S, MAX_FRAMES
@@ -102,28 +102,48 @@ def _read_event(vocabulary: Vocabulary, frame: bytes) -> None:
                 read_picture()
 
 
+def _act(machine: Machine, waiting: list[Action], now: float) -> None:
+    """What a machine asks for is done, and the worker answers each unit at once."""
+    is_duplex = isinstance(machine, DuplexMachine)
+    while waiting:
+        action, *waiting = waiting
+        match action:
+            case Send(event=event):
+                told = json.loads(encode(event))
+                assert isinstance(machine, CompletionMachine) or isinstance(told["type"], str)
+            case Apart(work=work):
+                waiting += work()(now)
+            case TakeSlot() if not is_duplex:
+                waiting += machine.granted(now)
+            case OpenWorkerSession() if not is_duplex:
+                waiting += machine.signal(_READY, now)
+            case RunUnit():
+                assert len(action.audio) == BYTES_PER_S
+                assert len(action.frames) <= MAX_FRAMES
+                done = UnitDone(action.unit, UnitEnd.LISTEN, 30)
+                waiting += machine.signal(done, now) + machine.signal(Finalized(action.unit), now)
+            case RunSegment(unit=unit, audio=pcm, ends=ends):
+                assert np.isfinite(np.frombuffer(pcm, "<f4")).all()
+                done = UnitDone(unit, UnitEnd.TURN if ends else UnitEnd.CHUNK, 30)
+                waiting += machine.signal(done, now) + machine.signal(Finalized(unit), now)
+            case RunTurn():
+                for said in (Piece(1, "Yes.", b""), UnitDone(1, UnitEnd.TURN, 30)):
+                    waiting += machine.signal(said, now)
+            case CloseSocket():
+                assert machine.is_over
+                assert not waiting, "nothing follows the end"
+
+
+def _steps(data: bytes) -> Iterator[tuple[float, bytes]]:
+    """The times and frames of a conversation."""
+    return ((step * 0.1, frame) for step, frame in enumerate(data.split(FRAME_SEPARATOR)[:200]))
+
+
 def _converse(vocabulary: Vocabulary, data: bytes) -> None:
-    """Frames one after another; the worker answers each unit at once."""
     machine = DuplexMachine(vocabulary, Limits(), lambda: _CATALOGUE, _new_token)
     machine.granted(0.0)
-    for step, frame in enumerate(data.split(FRAME_SEPARATOR)[:200]):
-        now = step * 0.1
-        waiting = machine.text_frame(frame, now)
-        while waiting:
-            action, *waiting = waiting
-            match action:
-                case Send(event=event):
-                    assert isinstance(json.loads(encode(event))["type"], str)
-                case RunUnit():
-                    assert len(action.audio) == BYTES_PER_S
-                    assert len(action.frames) <= MAX_FRAMES
-                    done = UnitDone(action.unit, UnitEnd.LISTEN, 30)
-                    waiting += machine.signal(done, now) + machine.signal(Finalized(action.unit), now)
-                case Offload(work=work):
-                    waiting += work()(now)
-                case CloseSocket():
-                    assert machine.is_over
-                    assert not waiting, "nothing follows the end"
+    for now, frame in _steps(data):
+        _act(machine, machine.text_frame(frame, now), now)
         if machine.setup is not None:
             for told in machine.signal(_READY, now):
                 assert not isinstance(told, CloseSocket)
@@ -139,29 +159,10 @@ def transcription_event(data: bytes) -> None:
 
 
 def transcription_conversation(data: bytes) -> None:
-    """Frames of `/v1/transcription`, one a line; the worker answers each unit at once."""
     machine = Transcription("sess-0", 0, Limits(), lambda: _CATALOGUE)
-    for step, frame in enumerate(data.split(FRAME_SEPARATOR)[:200]):
-        now = step * 0.1
-        _transcribe(machine, machine.text_frame(frame, now), now)
-        _transcribe(machine, machine.tick(now, others_wait=False), now)
-
-
-def _transcribe(machine: Transcription, waiting: list[Action], now: float) -> None:
-    while waiting:
-        action, *waiting = waiting
-        match action:
-            case Send(event=event):
-                assert isinstance(json.loads(encode(event))["type"], str)
-            case TakeSlot():
-                waiting += machine.granted(now) + machine.signal(_READY, now)
-            case RunSegment(unit=unit, audio=pcm, ends=ends):
-                assert np.isfinite(np.frombuffer(pcm, "<f4")).all()
-                done = UnitDone(unit, UnitEnd.TURN if ends else UnitEnd.CHUNK, 30)
-                waiting += machine.signal(done, now) + machine.signal(Finalized(unit), now)
-            case CloseSocket():
-                assert machine.is_over
-                assert not waiting, "nothing follows the end"
+    for now, frame in _steps(data):
+        _act(machine, machine.text_frame(frame, now), now)
+        _act(machine, machine.tick(now, others_wait=False), now)
 
 
 def chat_request(data: bytes) -> None:
@@ -188,29 +189,9 @@ def completion(data: bytes) -> None:
 
 
 def _chat(machine: Machine, data: bytes) -> None:
-    """Frames one after another; the worker answers each turn at once."""
-    waiting = machine.opened(0.0)
-    for step, frame in enumerate([b"", *data.split(FRAME_SEPARATOR)[:200]]):
-        now = step * 0.1
-        if step:
-            waiting = machine.text_frame(frame, now)
-        while waiting:
-            action, *waiting = waiting
-            match action:
-                case Send(event=event):
-                    json.loads(encode(event))
-                case TakeSlot():
-                    waiting += machine.granted(now)
-                case Offload():
-                    waiting += action.work()(now)
-                case OpenWorkerSession():
-                    waiting += machine.signal(_READY, now)
-                case RunTurn():
-                    for said in (Piece(1, "Yes.", b""), UnitDone(1, UnitEnd.TURN, 30)):
-                        waiting += machine.signal(said, now)
-                case CloseSocket():
-                    assert machine.is_over
-                    assert not waiting, "nothing follows the end"
+    _act(machine, machine.opened(0.0), 0.0)
+    for now, frame in _steps(data):
+        _act(machine, machine.text_frame(frame, now), now)
         machine.tick(now, others_wait=False)
 
 

@@ -16,7 +16,6 @@ from tests.storm.processes import Holdings, settled
 from tests.storm.storm import ADAPTER, WORKER, storm
 
 SLOTS = 8
-BATCH = 1000
 
 
 def _holdings(stack: Stack) -> tuple[Holdings, Holdings]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from antiphon_training.corpus import pictures, vocabulary
 from antiphon_training.corpus.pictures import PictureSet
@@ -38,6 +39,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vocabulary")
     vocabulary.build(MINI, folder)
     return folder
+
+
+@pytest.fixture
+def fast(folder: Path) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Rows of chat: what is asked, what is a lesson, and that the template renders to the same ids."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,8 +32,7 @@ PICTURE = np.zeros((64, 64, 3), np.uint8)
 CLIP = Clip(np.zeros((200, 80), np.float32))
 
 
-def lessons(folder: Path, row: Row) -> list[str]:
-    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+def lessons(fast: PreTrainedTokenizerFast, row: Row) -> list[str]:
     stretches: list[list[int]] = []
     for at, label in enumerate(row.labels):
         if label != IGNORED:
@@ -59,9 +57,11 @@ TALK = Talk(
 
 
 @long
-def test_only_the_taught_answers_are_lessons_and_they_end(folder: Path, writer: Writer) -> None:
+def test_only_the_taught_answers_are_lessons_and_they_end(
+    fast: PreTrainedTokenizerFast, writer: Writer
+) -> None:
     row = written(writer, TALK)
-    assert lessons(folder, row) == [f" i see nothing{END}", f" okay{END}"]
+    assert lessons(fast, row) == [f" i see nothing{END}", f" okay{END}"]
     assert len(row.labels) == len(row.ids)
 
 
@@ -78,8 +78,9 @@ def test_pictures_and_clips_stand_between_their_marks(writer: Writer) -> None:
     assert row.ids[at + 1 : at + 22] == [AUDIO_SLOT] * 20 + [clip_end]
 
 
-def test_a_row_has_the_ids_that_transformers_gives_the_template(folder: Path, writer: Writer) -> None:
-    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+def test_a_row_has_the_ids_that_transformers_gives_the_template(
+    fast: PreTrainedTokenizerFast, writer: Writer
+) -> None:
     fast.chat_template = template(with_tools=True)
     messages = [
         {"role": "system", "content": "Answer briefly."},

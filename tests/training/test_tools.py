@@ -1,9 +1,7 @@
 """Chats in which a caller offers tools: what the model reads, and what it learns to write."""
 
 import random
-from pathlib import Path
 
-import pytest
 from transformers import PreTrainedTokenizerFast
 
 from antiphon_training.corpus.augment import Augmenter
@@ -25,11 +23,6 @@ TALK = Talk(
     ],
     [OFFER],
 )
-
-
-@pytest.fixture(scope="module")
-def fast(folder: Path) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
 
 
 def test_tools_stand_behind_the_instructions() -> None:

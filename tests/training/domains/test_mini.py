@@ -71,16 +71,14 @@ def digest(lines: Iterable[str]) -> str:
 @pytest.mark.parametrize(
     ("split", "known"), [(Split.TRAIN, "b302b545bce4ab0b"), (Split.HELD_OUT, "c5044ee24bed1c6b")]
 )
-def test_domain_of_the_shipped_model_draws_the_sentences_that_it_was_trained_on(
-    split: Split, known: str
-) -> None:
+def test_domain_draws_the_sentences_that_the_shipped_model_was_trained_on(split: Split, known: str) -> None:
     """Recorded before domains were objects: the shipped weights and their evaluation depend on it."""
     rng = random.Random(20_260_101)
     drawn = (MINI.draw(rng, split, intent) for intent in (None, *Intent) for _ in range(200))
     assert digest(f"{e.intent}|{e.question}|{e.reply}" for e in drawn) == known
 
 
-def test_domain_of_the_shipped_model_has_the_words_and_replies_that_it_was_trained_on() -> None:
+def test_domain_has_the_words_and_replies_that_the_shipped_model_was_trained_on() -> None:
     rng = random.Random(3)
     written = (MINI.written(rng) for _ in range(200))
     assert digest(f"{e.question}|{e.reply}" for e in written) == "cb12443b46a334ae"

@@ -22,9 +22,7 @@ class Exported:
     start: int
     end: int
     is_error: bool
-    kind: int
     attributes: dict[str, Any] = field(default_factory=dict)
-    events: tuple[str, ...] = ()
 
 
 def _value(value: AnyValue) -> Any:
@@ -45,9 +43,7 @@ def _exported(service: str, span: trace_pb2.Span) -> Exported:
         span.start_time_unix_nano,
         span.end_time_unix_nano,
         span.status.code == trace_pb2.Status.STATUS_CODE_ERROR,
-        span.kind,
         {item.key: _value(item.value) for item in span.attributes},
-        tuple(event.name for event in span.events),
     )
 
 

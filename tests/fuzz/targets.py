@@ -46,7 +46,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.machine import Action, Apart, Machine
+from ws_adapter.protocol.core.machine import Action, Offload, Machine
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Speech
 from ws_adapter.protocol.duplex.input import BYTES_PER_S, MAX_FRAMES
@@ -111,7 +111,7 @@ def _act(machine: Machine, waiting: list[Action], now: float) -> None:
             case Send(event=event):
                 told = json.loads(encode(event))
                 assert isinstance(machine, CompletionMachine) or isinstance(told["type"], str)
-            case Apart(work=work):
+            case Offload(work=work):
                 waiting += work()(now)
             case TakeSlot() if not is_duplex:
                 waiting += machine.granted(now)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ws_adapter.protocol.live.sound import InputConverter, Format, OutputConverter
+from ws_adapter.protocol.live.sound import Format, InputConverter, OutputConverter
 
 FORMATS = [
     Format("audio/pcm", 24_000),

@@ -49,12 +49,8 @@ def refusal(folder: Path) -> str:
     return str(refused.value)
 
 
-# ------------------------------------------------------------------------------------------------- loading
-
-
 def test_loaded_model_has_the_stored_weights(folder: Path) -> None:
     model, tokenizer, config = load_duplex(folder, CPU)
-
     stored = load_file(folder / "model.safetensors")
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in stored.items())
     assert (config.name, tokenizer.size) == ("tiny", 745)
@@ -63,22 +59,18 @@ def test_loaded_model_has_the_stored_weights(folder: Path) -> None:
 
 def test_tied_head_is_stored_once(folder: Path) -> None:
     model, _, _ = load_duplex(folder, CPU)
-
     assert "llm.lm_head.weight" not in load_file(folder / "model.safetensors")
     assert model.llm.lm_head.weight is model.llm.model.embed_tokens.weight
 
 
 def test_weights_of_another_precision_are_converted(folder: Path) -> None:
     change_tensors(folder, lambda t: t.update({k: v.bfloat16() for k, v in t.items()}))
-
     model, _, _ = load_duplex(folder, CPU)
-
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
 
 
 def test_checkpoint_with_a_vision_encoder_sees_and_one_without_does_not(folder: Path, tmp_path: Path) -> None:
     tiny.save(tmp_path / "seeing", sees=True)
-
     assert load_duplex(tmp_path / "seeing", CPU)[2].vision is not None
     assert load_duplex(folder, CPU)[2].vision is None
 
@@ -86,7 +78,6 @@ def test_checkpoint_with_a_vision_encoder_sees_and_one_without_does_not(folder: 
 def test_vision_encoder_without_its_weights_is_refused(tmp_path: Path) -> None:
     tiny.save(tmp_path / "seeing", sees=True)
     change_tensors(tmp_path / "seeing", lambda t: [t.pop(k) for k in list(t) if k.startswith("vpm.")])
-
     assert "vpm." in refusal(tmp_path / "seeing")
 
 
@@ -103,7 +94,6 @@ def test_compiled_code_in_the_package_is_no_shipped_model(
 ) -> None:
     (tmp_path / "__pycache__").mkdir()
     monkeypatch.setattr(location, "SHIPPED", tmp_path)
-
     with pytest.raises(CheckpointError, match=r"a shipped name \(none\)"):
         location.find("__pycache__")
 
@@ -113,52 +103,39 @@ def test_unknown_name_lists_the_known() -> None:
         find("nobody")
 
 
-# ------------------------------------------------------------------------------------------------- tensors
-
-
 def test_missing_tensor_is_named(folder: Path) -> None:
     change_tensors(folder, lambda t: t.pop("apm.norm.weight"))
-
     assert "lacks 1 tensors the architecture needs (first: apm.norm.weight)" in refusal(folder)
 
 
 def test_head_that_is_not_tied_may_not_be_missing(folder: Path) -> None:
     change_config(folder, lambda c: c.update(tie_word_embeddings=False))
-
     assert "(first: llm.lm_head.weight)" in refusal(folder)
 
 
 def test_extra_tensor_is_named(folder: Path) -> None:
     change_tensors(folder, lambda t: t.update({"vpm.weight": torch.zeros(1)}))
-
     assert "has 1 tensors the architecture has no place for (first: vpm.weight)" in refusal(folder)
 
 
 def test_tensor_of_a_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
     change_tensors(folder, lambda t: t.update({"apm.norm.weight": torch.ones(3)}))
-
     assert refusal(folder) == "apm.norm.weight is [3]; config.json asks for [16]."
 
 
 def test_damaged_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"not safetensors")
-
     assert "is not a readable safetensors file" in refusal(folder)
-
-
-# --------------------------------------------------------------------------------------------------- files
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
-
     assert f"{folder} has no {name}" in refusal(folder)
 
 
 def test_pickled_weights_are_never_read(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
     assert "Weights are read as safetensors only" in refusal(folder)
 
 
@@ -167,23 +144,17 @@ def test_pickled_weights_are_never_read(folder: Path) -> None:
 )
 def test_unusable_config_is_refused(folder: Path, text: str, problem: str) -> None:
     (folder / "config.json").write_text(text)
-
     assert problem in refusal(folder)
-
-
-# -------------------------------------------------------------------------------------------------- config
 
 
 def test_rotary_base_is_never_assumed(folder: Path) -> None:
     change_config(folder, lambda c: c.pop("rope_theta"))
-
     assert "states no rope_theta" in refusal(folder)
 
 
 def test_rotary_base_may_stand_in_rope_parameters() -> None:
     raw = tiny.raw_config()
     raw["rope_parameters"] = {"rope_type": "default", "rope_theta": raw.pop("rope_theta")}
-
     assert parse_config(raw).language.rope_parameters["rope_theta"] == 10_000.0
 
 
@@ -192,27 +163,23 @@ def test_rotary_base_may_stand_in_rope_parameters() -> None:
 )
 def test_missing_field_is_named(folder: Path, name: str) -> None:
     change_config(folder, lambda c: c.pop(name))
-
     assert name in refusal(folder)
 
 
 def test_misnamed_field_is_named(folder: Path) -> None:
     change_config(folder, lambda c: c["audio_config"].update(kernels=3))
-
     assert "kernels" in refusal(folder)
 
 
 def test_unknown_duplex_default_is_named() -> None:
     raw = tiny.raw_config()
     raw["duplex"]["defaults"]["temprature"] = 0.7
-
     with pytest.raises(CheckpointError, match="temprature"):
         model_info(parse_config(raw))
 
 
 def test_model_says_what_it_is() -> None:
     info = model_info(parse_config(tiny.raw_config()))
-
     assert (info.input_sample_rate_hz, info.output_sample_rate_hz) == (16_000, 24_000)
     assert info.window == Window(WindowMode.BASIC, 256, 192)
     assert info.duplex_defaults == DuplexSettings(force_listen_count=1, temperature=1.0, tts_temperature=0.8)
@@ -220,7 +187,6 @@ def test_model_says_what_it_is() -> None:
 
 def test_smaller_context_limit_makes_the_window_fit() -> None:
     config = limited(parse_config(tiny.raw_config()), 200)
-
     assert (config.context_limit, config.window_high, config.window_low) == (200, 200, 150)
 
 
@@ -229,20 +195,15 @@ def test_larger_context_limit_is_refused() -> None:
         limited(parse_config(tiny.raw_config()), 513)
 
 
-# ----------------------------------------------------------------------------------------------- tokenizer
-
-
 def test_tokenizer_without_the_duplex_tokens_is_refused(folder: Path) -> None:
     raw = json.loads((folder / "tokenizer.json").read_text())
     raw["added_tokens"] = [t for t in raw["added_tokens"] if t["content"] not in ("<unit>", "<|listen|>")]
     (folder / "tokenizer.json").write_text(json.dumps(raw))
-
     assert refusal(folder) == "tokenizer.json lacks the duplex tokens <unit>, <|listen|>."
 
 
 def test_damaged_tokenizer_is_refused(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
-
     assert "is not a readable tokenizer" in refusal(folder)
 
 
@@ -252,5 +213,4 @@ def test_tokenizer_larger_than_the_vocabulary_is_refused(folder: Path) -> None:
         folder,
         lambda t: t.update({k: v[:700].clone() for k, v in t.items() if v.shape[0] == 768}),
     )
-
     assert "tokenizer.json has 745 tokens; config.json's vocab_size is only 700" in refusal(folder)

@@ -27,7 +27,6 @@ def loaded(folder: Path) -> MoshiCheckpoint:
 def test_published_folder_is_the_model_that_transformers_saves(tmp_path: Path, personaplex: bool) -> None:
     saved = loaded(tiny_moshi.save(tmp_path / "saved"))
     published = loaded(tiny_moshi.publish(tmp_path / "published", personaplex=personaplex))
-
     one, other = saved.model.state_dict(), published.model.state_dict()
     assert one.keys() == other.keys()
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
@@ -40,14 +39,12 @@ def test_published_folder_is_the_model_that_transformers_saves(tmp_path: Path, p
 
 def test_silent_tokens_spell_nothing(tmp_path: Path) -> None:
     tokenizer = loaded(tiny_moshi.save(tmp_path / "saved")).tokenizer
-
     assert tokenizer.decode([0, 3, 1, 2]) == ""
 
 
 def test_voice_as_published_is_converted_once(tmp_path: Path) -> None:
     folder = tiny_moshi.publish(tmp_path / "published", personaplex=True)
     tiny_moshi.save_voice(folder, "VARM2", ".pt")
-
     assert [path.name for path in voices.convert(folder)] == ["VARM2.safetensors"]
     assert [*loaded(folder).voices] == ["natf0", "natm1", "varm2"]
 
@@ -56,7 +53,6 @@ def test_pickled_voice_with_code_in_it_is_not_run(tmp_path: Path) -> None:
     path = tmp_path / "voices" / "X.pt"
     path.parent.mkdir()
     torch.save({"embeddings": Path("/"), "cache": torch.zeros(1)}, path)
-
     with pytest.raises(CheckpointError, match="holds more than tensors"):
         voices.convert(tmp_path)
 
@@ -156,10 +152,8 @@ def test_unusable_published_folder_is_refused_with_its_file_before_weights_are_r
     monkeypatch.setattr(Published, "network", _never)
     folder = tiny_moshi.publish(tmp_path / "published", personaplex=True)
     spoil(folder)
-
     with pytest.raises(CheckpointError, match=message) as refused:
         loaded(folder)
-
     assert file in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -174,10 +168,8 @@ def test_index_that_leaves_its_folder_is_refused(tmp_path: Path, named: object) 
     (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"decoder.lm_head.weight": named}}))
-
     with pytest.raises(CheckpointError, match="names no files of the folder") as refused:
         loaded(folder)
-
     assert str(index) in str(refused.value)
 
 
@@ -189,7 +181,6 @@ def test_saved_folder_without_a_codebook_is_refused_before_weights_are_read(
     last = f"embed_tokens.{2 * CODES - 1}.weight"
     save_file({name: it for name, it in load_file(path).items() if name != last}, path, {"format": "pt"})
     monkeypatch.setattr(Saved, "network", _never)
-
     with pytest.raises(CheckpointError, match=rf"model\.safetensors lacks 1 tensors, first {last}"):
         loaded(folder)
 
@@ -197,6 +188,5 @@ def test_saved_folder_without_a_codebook_is_refused_before_weights_are_read(
 def test_saved_folder_of_another_codec_is_refused(tmp_path: Path) -> None:
     folder = tiny_moshi.save(tmp_path / "saved")
     _config(audio_encoder_config={"model_type": "encodec"})(folder)
-
     with pytest.raises(CheckpointError, match=r"config\.json names the codec 'encodec'"):
         loaded(folder)

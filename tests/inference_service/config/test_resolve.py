@@ -22,13 +22,7 @@ from inference_service.errors import (
     UnitRefused,
     VoiceNotFound,
 )
-from inference_service.interface.setups import (
-    KEEP_ALL,
-    DuplexSettings,
-    DuplexSetup,
-    Window,
-    WindowMode,
-)
+from inference_service.interface.setups import KEEP_ALL, DuplexSettings, DuplexSetup, Window, WindowMode
 from tests.support.scripted_engine import INFO
 
 

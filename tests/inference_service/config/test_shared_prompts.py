@@ -19,7 +19,6 @@ def written(folder: Path, content: bytes) -> Path:
 
 def test_shared_prompts_are_read_as_they_are(tmp_path: Path) -> None:
     prompts = ["You are kind.\n", "", "Élan"]
-
     assert read_shared_prompts(written(tmp_path, json.dumps(prompts).encode())) == prompts
 
 

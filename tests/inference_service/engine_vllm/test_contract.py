@@ -43,9 +43,6 @@ def chat(rig: Rig) -> Iterator[Talker]:
     talker.close()
 
 
-# ----------------------------------------------------------------------------------------- token streams
-
-
 def test_stream_last_token_is_discarded(stream: Talker, greedy: Any) -> None:
     first = stream.chunk([A, B, C], max_new_tokens=2)
     second = stream.chunk([D, E], max_new_tokens=2)
@@ -158,9 +155,6 @@ def test_stream_text_and_ids_agree(stream: Talker, folder: Path) -> None:
     assert said.ids == stream.chunk(ids, begins=True, max_new_tokens=3).ids
 
 
-# ------------------------------------------------------------------------------------------------- chats
-
-
 def prompt_of(folder: Path, text: str) -> list[int]:
     template = read_folder(folder).template
     assert template is not None
@@ -208,9 +202,6 @@ def test_chat_settings_without_effect_are_told(chat: Talker) -> None:
     chat.session.finalize(number)
     ignored = chat.over(number).one(Prefilled).ignored_fields
     assert {"turn.omni_mode", "turn.tts.language"} <= {*ignored}
-
-
-# ----------------------------------------------------------------------- cancels, seeds, neighbours, ends
 
 
 LONG = replace(GREEDY, max_new_tokens=80)

@@ -11,15 +11,7 @@ import pytest
 
 from inference_service.engine_vllm import engine as module
 from inference_service.engine_vllm.generator import Request, Sampled
-from inference_service.interface.engine import (
-    Closed,
-    Done,
-    End,
-    Piece,
-    Progress,
-    Ready,
-    SessionFailed,
-)
+from inference_service.interface.engine import Closed, Done, End, Piece, Progress, Ready, SessionFailed
 from inference_service.interface.setups import StreamInput, Tenant
 from tests.inference_service.engine_vllm.support import engines
 from tests.inference_service.engine_vllm.support.engines import HAS_VLLM, Rig

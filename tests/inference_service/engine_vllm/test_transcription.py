@@ -11,14 +11,7 @@ from transformers import VoxtralRealtimeForConditionalGeneration as Network
 from inference_service.engine_vllm.loading import read_served
 from inference_service.engine_vllm.realtime import read_realtime
 from inference_service.errors import ConfigurationError
-from inference_service.interface.engine import (
-    End,
-    Failure,
-    Finish,
-    Piece,
-    Prefilled,
-    Ready,
-)
+from inference_service.interface.engine import End, Failure, Finish, Piece, Prefilled, Ready
 from inference_service.interface.setups import NO_OVERRIDES, StreamInput, UnitOverrides
 from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support.dictation import Sound, cut, noise

@@ -36,14 +36,10 @@ def declared_png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-# ------------------------------------------------------------------------------------------------------- read
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("size", [(640, 480), (480, 640), (64, 64), (9, 7), (1, 1)])
 def test_picture_becomes_a_square_of_rgb_bytes(kind: str, size: tuple[int, int]) -> None:
     pixels = decode_frame(encoded(Image.new("RGB", size, (200, 30, 30)), kind), field=FIELD, side=SIDE)
-
     assert (pixels.shape, pixels.dtype) == ((SIDE, SIDE, 3), np.uint8)
     assert np.abs(pixels.astype(int) - (200, 30, 30)).max() <= 12
 
@@ -52,16 +48,13 @@ def test_picture_becomes_a_square_of_rgb_bytes(kind: str, size: tuple[int, int])
 def test_every_colour_mode_becomes_rgb(mode: str) -> None:
     kind = "JPEG" if mode == "CMYK" else "PNG"
     pixels = decode_frame(encoded(picture().convert(mode), kind), field=FIELD, side=SIDE)
-
     assert pixels.shape == (SIDE, SIDE, 3)
 
 
 def test_what_is_transparent_is_white() -> None:
     image = Image.new("RGBA", (40, 40), (0, 0, 0, 0))
     image.paste((255, 0, 0, 255), (10, 10, 30, 30))
-
     pixels = decode_frame(encoded(image, "PNG"), field=FIELD, side=SIDE)
-
     assert pixels[0, 0].tolist() == [255, 255, 255]
     assert pixels[32, 32].tolist() == [255, 0, 0]
 
@@ -70,9 +63,7 @@ def test_of_an_animation_the_first_picture_is_seen() -> None:
     first, second = Image.new("RGB", (32, 32), "red"), Image.new("RGB", (32, 32), "blue")
     file = io.BytesIO()
     first.save(file, "WEBP", save_all=True, append_images=[second], lossless=True)
-
     pixels = decode_frame(file.getvalue(), field=FIELD, side=SIDE)
-
     assert pixels[32, 32, 0] > 240
 
 
@@ -85,7 +76,6 @@ def test_the_same_bytes_give_the_same_pixels() -> None:
 @pytest.mark.parametrize("size", [(640, 480), (9, 7), (1, 1), (400, 20), (20, 400)])
 def test_picture_as_it_is_keeps_its_shape(size: tuple[int, int]) -> None:
     pixels = decode_picture(encoded(Image.new("RGB", size, (200, 30, 30)), "PNG"), field=FIELD)
-
     assert (pixels.shape, pixels.dtype) == ((size[1], size[0], 3), np.uint8)
     assert (pixels == (200, 30, 30)).all()
 
@@ -93,12 +83,8 @@ def test_picture_as_it_is_keeps_its_shape(size: tuple[int, int]) -> None:
 def test_picture_as_it_is_has_every_pixel_and_white_where_it_is_transparent() -> None:
     noise = Image.effect_noise((200, 150), 60).convert("RGB")
     assert np.array_equal(decode_picture(encoded(noise, "PNG"), field=FIELD), np.array(noise))
-
     clear = Image.new("RGBA", (40, 40), (0, 0, 0, 0))
     assert (decode_picture(encoded(clear, "PNG"), field=FIELD) == 255).all()
-
-
-# ---------------------------------------------------------------------------------------------------- refused
 
 
 @pytest.mark.parametrize(
@@ -127,7 +113,6 @@ def test_what_is_no_jpeg_png_or_webp_is_refused(data: bytes) -> None:
 def test_truncated_picture_is_refused(kind: str, share: float) -> None:
     noise = Image.effect_noise((200, 150), 60).convert("RGB")
     data = encoded(noise, kind)
-
     refusal(data[: int(len(data) * share)])
 
 
@@ -135,7 +120,6 @@ def test_damaged_picture_is_refused() -> None:
     data = bytearray(encoded(Image.effect_noise((200, 150), 60).convert("RGB"), "PNG"))
     middle = len(data) // 3
     data[middle : middle + 400] = bytes(400)
-
     refusal(bytes(data))
 
 
@@ -156,10 +140,8 @@ def test_four_megapixels_are_allowed() -> None:
 @pytest.mark.parametrize("size", [(401, 20), (20, 401), (21, 1)])
 def test_picture_as_it_is_that_is_a_thin_strip_is_refused(size: tuple[int, int]) -> None:
     data = encoded(Image.new("RGB", size), "PNG")
-
     with pytest.raises(UnitRefused) as refused:
         decode_picture(data, field=FIELD)
-
     failure = refused.value.failure
     assert (failure.reason, failure.field) == ("IMAGE_INVALID", FIELD)
     assert failure.message == f"{FIELD} must be at most 20 times as long as wide, not {size[0]} x {size[1]}."
@@ -173,5 +155,4 @@ def test_picture_as_it_is_is_refused_like_any(data: bytes) -> None:
         decode_frame(data, field=FIELD, side=SIDE)
     with pytest.raises(UnitRefused) as whole:
         decode_picture(data, field=FIELD)
-
     assert whole.value.failure == squeezed.value.failure

@@ -35,7 +35,6 @@ def test_any_chunking_equals_the_whole(chunks: list[int]) -> None:
     for part in np.split(pcm, np.cumsum(chunks)[:-1] * HOP):
         parts.append(mel_power(part, heard))
         heard = np.concatenate([heard, part])[-CONTEXT:]
-
     np.testing.assert_allclose(np.concatenate(parts), mel_power(pcm, SILENCE), rtol=1e-5, atol=1e-7)
 
 
@@ -46,18 +45,14 @@ def test_one_second_gives_a_hundred_frames() -> None:
 def test_no_frame_looks_ahead() -> None:
     one, other = noise(SAMPLE_RATE, 1), noise(SAMPLE_RATE, 1)
     other[50 * HOP :] = noise(SAMPLE_RATE - 50 * HOP, 2)
-
     before, after = mel_power(one, SILENCE), mel_power(other, SILENCE)
-
     np.testing.assert_array_equal(before[:50], after[:50])
     assert not np.allclose(before[50], after[50])
 
 
 def test_tone_lands_in_its_band() -> None:
     tone = np.sin(2 * np.pi * 1000 * np.arange(SAMPLE_RATE) / SAMPLE_RATE).astype(np.float32)
-
     loudest = mel_power(tone, SILENCE)[50].argmax()
-
     peak = mel_filters(SAMPLE_RATE, FFT, BANDS, 20, 7800)[loudest].argmax() * SAMPLE_RATE / FFT
     assert peak == pytest.approx(1000, abs=60)
 
@@ -72,7 +67,6 @@ def test_silence_and_loud_speech_have_the_stated_values() -> None:
 def test_sound_that_is_none_spoils_its_own_chunk_only(bad: float) -> None:
     stream, spoilt = MelStream(), noise(SAMPLE_RATE)
     spoilt[-7] = bad
-
     assert not np.isfinite(stream.feed(spoilt)).all()
     assert np.isfinite(stream.feed(noise(SAMPLE_RATE))).all()
 

@@ -100,7 +100,6 @@ def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
     pictures = occupy(pool, work, Priority.PICTURES, 5)
     lane(pool).submit(Priority.REST, work.job("prompt"))
     go_on.set()
-
     assert [work.next(), work.next()] == ["first", "prompt"]
     for release in pictures:
         release.set()
@@ -117,7 +116,6 @@ def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
     mine.submit(Priority.PICTURES, work.job(3))
     mine.follow(work.job(4))
     go_on.set()
-
     assert [work.next() for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
@@ -137,7 +135,6 @@ def test_lanes_take_turns(pool: MediaPool) -> None:
         flooder.submit(Priority.REST, work.job(number))
     other.submit(Priority.REST, work.job("other"))
     go_on.set()
-
     assert "other" in [work.next() for _ in range(3)]
 
 
@@ -152,7 +149,6 @@ def test_a_lane_that_is_closed_holds_nothing(pool: MediaPool) -> None:
     go_on.set()
     other = lane(pool)
     other.submit(Priority.REST, work.job("other"))
-
     assert [work.next(), work.next()] == ["begun", "other"]
     assert work.done.empty()
 
@@ -167,7 +163,6 @@ def test_a_job_that_fails_costs_nobody_a_thread(pool: MediaPool) -> None:
         for _ in range(3):
             mine.submit(kind, fail)
     mine.submit(Priority.REST, work.job("after"))
-
     assert work.next() == "after"
 
 
@@ -181,7 +176,6 @@ def test_those_who_wait_are_told_when_the_pool_gets_on(
     assert begun.wait(timeout=PATIENCE_S)
     pool.lane(lambda: told.put("waiting")).submit(Priority.REST, work.job("waited"))
     lane(pool).submit(Priority.SOUND, work.job("sound"))
-
     assert told.get(timeout=PATIENCE_S) == "waiting"
     go_on.set()
     assert {work.next() for _ in range(3)} == {"sound", "prompt", "waited"}
@@ -206,7 +200,6 @@ def test_the_end_waits_for_what_was_begun() -> None:
     assert end.is_alive()
     go_on.set()
     end.join(timeout=PATIENCE_S)
-
     assert work.next() == "prompt"
     assert not any(thread.is_alive() for thread in pool._threads)
 
@@ -254,9 +247,6 @@ def test_jobs_are_done_where_a_system_call_filter_forbids_priorities(
     assert "priority unchanged" in caplog.text
 
 
-# --------------------------------------------------------------------------------------- jobs that take long
-
-
 def test_videos_wait_for_each_other_and_nothing_else_waits_for_them(pool: MediaPool) -> None:
     work = Work()
     videos = occupy(pool, work, Priority.VIDEOS, 3)
@@ -278,9 +268,7 @@ def test_long_job_tells_its_session_and_those_who_wait_for_it(
     mine.submit(Priority.VIDEOS, job)
     assert begun.wait(timeout=PATIENCE_S)
     pool.lane(lambda: told.put("waiting")).submit(Priority.VIDEOS, work.job("waited"))
-
     mine.check()
-
     assert {told.get(timeout=PATIENCE_S) for _ in range(2)} == {"mine", "waiting"}
     go_on.set()
 

@@ -51,9 +51,6 @@ async def video_session() -> AsyncIterator[Caller]:
         yield caller
 
 
-# ------------------------------------------------------------------------------------------------------ modes
-
-
 @pytest.mark.parametrize(
     ("info", "modes"), [(INFO, [pb.SESSION_MODE_AUDIO]), (SEEING, [pb.SESSION_MODE_AUDIO, VIDEO])]
 )
@@ -74,13 +71,9 @@ async def test_video_session_needs_no_pictures(served: Served) -> None:
         caller = await new_caller().open()
         ready = await caller.configure(mode=VIDEO)
         answers = await caller.unit(1)
-
         assert ready.effective.mode == VIDEO
         assert answers.prefill.prefilled.vision_slices == 0
         assert answers.done.end == pb.UNIT_END_LISTEN
-
-
-# ------------------------------------------------------------------------------------ what reaches the engine
 
 
 async def test_pictures_reach_the_engine_as_they_were_sent(served: Served) -> None:
@@ -89,7 +82,6 @@ async def test_pictures_reach_the_engine_as_they_were_sent(served: Served) -> No
         caller = await new_caller().open()
         await caller.configure(mode=VIDEO)
         await caller.unit(1, unit(b"first", b"second", max_slice_nums=9))
-
         assert engine.session.duplex.sees
         assert engine.session.seen[1] == (b"first", b"second")
 
@@ -112,7 +104,6 @@ async def test_units_refused_before_the_engine(
         await caller.configure(mode=VIDEO)
         refused = await caller.unit(1, content)
         following = await caller.unit(2, unit(jpeg()))
-
         assert (refused.prefill.error.reason, refused.prefill.error.field) == (reason, field)
         assert refused.done.end == pb.UNIT_END_FAILED
         assert following.done.end == pb.UNIT_END_LISTEN
@@ -125,20 +116,15 @@ async def test_pictures_in_an_audio_session_are_refused(served: Served) -> None:
         await caller.configure()
         refused = await caller.unit(1, unit(jpeg()))
         following = await caller.unit(2)
-
         assert refused.prefill.error.reason == "CONTENT_UNSUPPORTED"
         assert refused.prefill.error.field == "duplex.frames"
         assert following.done.end == pb.UNIT_END_LISTEN
-
-
-# ---------------------------------------------------------------------------------------------- a real engine
 
 
 async def test_slices_and_vision_tokens_are_counted() -> None:
     async with video_session() as video:
         first = await video.unit(1, unit(jpeg("red"), encoded(picture(), "PNG"), encoded(picture(), "WEBP")))
         second = await video.unit(2)
-
         usage = first.prefill.prefilled.usage
         assert first.prefill.prefilled.vision_slices == 3
         assert usage.input_vision_tokens == 3 * tiny.PICTURE_TOKENS
@@ -151,7 +137,6 @@ async def test_pictures_take_room_in_the_context() -> None:
     async with video_session() as video:
         first = await video.unit(1, force_listen=True)
         second = await video.unit(2, unit(jpeg()), force_listen=True)
-
         before, after = first.finalize.context_tokens, second.prefill.prefilled.context_tokens
         assert after - before == 1 + tiny.PICTURE_TOKENS + MARKS + 10
 
@@ -173,7 +158,6 @@ async def test_bad_picture_fails_its_unit_and_the_session_goes_on(
         before = await video.unit(1, unit(jpeg()), force_listen=True)
         refused = await video.unit(2, unit(*frames))
         following = await video.unit(3, unit(jpeg()), force_listen=True)
-
         error = refused.prefill.error
         assert (error.reason, error.field) == ("IMAGE_INVALID", f"duplex.frames[{bad}]")
         assert not error.retryable
@@ -187,8 +171,6 @@ async def test_units_written_ahead_of_a_bad_picture_are_answered_in_order() -> N
     async with video_session() as video:
         await video.send_unit(1, unit(b"not a picture"))
         await video.send_unit(2, unit(jpeg()), force_listen=True)
-
         first, second = await video.answers(1), await video.answers(2)
-
         assert first.done.end == pb.UNIT_END_FAILED
         assert second.done.end == pb.UNIT_END_LISTEN

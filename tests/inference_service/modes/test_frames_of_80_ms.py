@@ -58,7 +58,6 @@ async def test_frame_of_80_ms_is_answered_by_80_ms(address: str) -> None:
         answers = await conversed(caller, [noise(FRAME, seed) for seed in range(4)], RATE)
         await caller.half_close(*Stream)
         await caller.end()
-
     assert ready.unit_duration.ToMilliseconds() == 80
     assert (ready.input_sample_rate_hz, ready.output_sample_rate_hz) == (RATE, RATE)
     assert ready.effective.duplex.chunk_ms == 80
@@ -75,7 +74,6 @@ async def test_second_is_answered_by_its_frames(address: str) -> None:
         answers = await conversed(caller, [noise(16_000, seed) for seed in range(2)], 16_000)
         await caller.half_close(*Stream)
         await caller.end()
-
     assert ready.unit_duration.ToMilliseconds() == 1000
     assert (ready.input_sample_rate_hz, ready.output_sample_rate_hz) == (16_000, RATE)
     assert [answer.samples for answer in answers] == [12 * FRAME, 13 * FRAME]
@@ -112,6 +110,5 @@ async def test_format_that_the_model_has_not_is_refused(address: str) -> None:
             mode=pb.SESSION_MODE_AUDIO, duplex=common.DuplexConfig(chunk_ms=1000, sample_rate=24_000)
         )
         ended = await caller.end()
-
     assert ended.fields == ("duplex.sample_rate",)
     assert "must be 16000, not 24000" in ended.message

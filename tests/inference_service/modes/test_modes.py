@@ -52,9 +52,6 @@ def sound(samples: int, rate: int = 16_000) -> common.AudioChunk:
     return duplex(np.zeros(samples, "<f4"), rate).audio
 
 
-# ---------------------------------------------------------------------------------------------------- config
-
-
 def test_each_mode_has_a_setup_of_its_own() -> None:
     sampling = EVERYTHING.sampling_defaults
     assert plan(CHAT).setup == ChatSetup(sampling, 4711)
@@ -186,9 +183,6 @@ def test_overrides_of_one_unit_are_checked_alike(mode: pb.SessionMode) -> None:
     assert refused.value.failure.field == "run.sampling.stop_token_ids"
 
 
-# ----------------------------------------------------------------------------------------------------- units
-
-
 @pytest.mark.parametrize(
     ("mode", "content", "expected"),
     [
@@ -302,9 +296,6 @@ async def test_settings_and_the_wish_to_keep_a_token_reach_the_engine_and_do_not
     assert engine.session.overrides == {1: UnitOverrides(max_new_tokens=3), 2: UnitOverrides()}
     assert engine.session.kept == {1}
     assert [a.finalize.discarded_tokens for a in (first, second)] == [0, 1]
-
-
-# -------------------------------------------------------------------------------------------------- windows
 
 
 @pytest.mark.parametrize(("mode", "window"), [(CHAT, 2), (TOKENS, 8), (TRANSCRIBE, 8)])

@@ -100,7 +100,6 @@ async def test_chunks_come_back_as_text_and_the_last_one_ends_the_turn(scene: Sc
         answers = await caller.utterance(sound, 1)
         await caller.half_close(*Stream)
         await caller.end()
-
     assert ready.prompt_tokens > 0
     assert ready.max_units_in_flight == WINDOW
     assert ready.effective.idle_timeout.seconds == 60 or not ready.effective.HasField("idle_timeout")
@@ -123,7 +122,6 @@ async def test_utterances_of_one_session_are_strangers_to_each_other(scene: Scen
             unit += len(answers)
         await caller.half_close(*Stream)
         await caller.end()
-
     assert texts == [scene.alone(sound) for sound in sounds]
 
 
@@ -141,7 +139,6 @@ async def test_sessions_at_the_same_time_say_what_each_says_alone(scene: Scene) 
             return text
 
     texts = await asyncio.gather(*(dictate(seed, sound) for seed, sound in enumerate(sounds)))
-
     assert list(texts) == [scene.alone(sound) for sound in sounds]
 
 
@@ -157,7 +154,6 @@ async def test_cancelled_chunk_says_nothing_and_the_session_goes_on(scene: Scene
         after = await caller.answers(2)
         await caller.half_close(*Stream)
         await caller.end()
-
     assert cancelled.done.end == pb.UNIT_END_CANCELLED
     assert not cancelled.text
     assert after.done.end == pb.UNIT_END_CHUNK
@@ -188,7 +184,6 @@ async def test_what_is_no_sound_is_refused_and_the_utterance_goes_on(scene: Scen
 
 async def test_worker_says_that_it_transcribes(scene: Scene) -> None:
     info = await get_info(scene.address)
-
     assert pb.SESSION_MODE_TRANSCRIBE in info.modes
     assert info.input_sample_rate_hz == 16_000
 
@@ -197,8 +192,6 @@ async def test_model_that_looks_ahead_ends_the_worker_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper", "is_encoder_decoder": True}))
-
     code = await serve(WorkerOptions(listen="127.0.0.1:0", model=str(tmp_path)))
-
     assert code == EXIT_CONFIGURATION
     assert "attention must be causal" in capsys.readouterr().err

@@ -70,9 +70,6 @@ def turn(*messages: pb.ChatMessage, **fields: Any) -> pb.TurnInput:
     return pb.TurnInput(messages=messages or [message(text("Hello"))], **fields)
 
 
-# ------------------------------------------------------------------------------------------------- mapping
-
-
 def test_every_field_reaches_the_engine() -> None:
     given = turn(
         message(text("Be brief."), role=pb.ROLE_SYSTEM),
@@ -113,9 +110,6 @@ def test_unset_fields_have_the_defaults() -> None:
 
 def test_speech_asked_of_a_model_without_a_voice_is_no_error() -> None:
     assert turn_input(turn(tts=pb.TtsConfig(enabled=True)), PLAIN, CHATS).speaks
-
-
-# ------------------------------------------------------------------------------------------------ refusals
 
 
 def third(content: pb.Content) -> pb.TurnInput:
@@ -172,15 +166,10 @@ REFUSED: dict[str, tuple[pb.TurnInput, ModelInfo, str, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusal_names_the_field(name: str) -> None:
     given, info, reason, field = REFUSED[name]
-
     with pytest.raises(UnitRefused) as refused:
         turn_input(given, info, CHATS)
-
     assert (refused.value.failure.reason, refused.value.failure.field) == (reason, field)
     assert field in refused.value.failure.message
-
-
-# --------------------------------------------------------------------------------------------- real worker
 
 
 def engine(**changes: Any) -> Callable[[WorkerOptions, Deliver, OnFatal], LiveEngine]:
@@ -210,7 +199,6 @@ async def test_turn_is_answered_in_text_and_the_session_goes_on() -> None:
     async with chat() as session:
         first = await session.unit(1, turn())
         second = await session.unit(2, turn(), **sampling(max_new_tokens=3, ignore_eos=True))
-
         assert first.done.end == second.done.end == pb.UNIT_END_TURN
         assert second.done.finish_reason == pb.FINISH_REASON_LENGTH
         assert second.done.usage.output_text_tokens == 3
@@ -224,7 +212,6 @@ async def test_turn_is_spoken_if_asked() -> None:
         answers = await session.unit(
             1, turn(tts=pb.TtsConfig(enabled=True)), **sampling(seed=2, max_new_tokens=6)
         )
-
         assert answers.text
         assert answers.samples == 960 * answers.done.usage.output_audio_tokens > 0
         assert answers.done.timings.HasField("vocoder")
@@ -234,7 +221,6 @@ async def test_turn_is_spoken_if_asked() -> None:
 async def test_pictures_and_clips_are_counted() -> None:
     async with chat() as session:
         answers = await session.unit(1, turn(message(text("What?"), IMAGE, AUDIO)))
-
         heard = answers.prefill.prefilled
         assert heard.vision_slices == 1
         assert (heard.usage.input_vision_tokens, heard.usage.input_audio_tokens) == (tiny.PICTURE_TOKENS, 10)
@@ -244,7 +230,6 @@ async def test_pictures_and_clips_are_counted() -> None:
 async def test_same_seed_gives_the_same_answer() -> None:
     async with chat() as session:
         told = [(await session.unit(unit, turn(), **sampling(seed=7))).text for unit in (1, 2, 3)]
-
         assert told[0]
         assert len(set(told)) == 1
         await session.half_close(*session.calls)
@@ -253,7 +238,6 @@ async def test_same_seed_gives_the_same_answer() -> None:
 async def test_system_prompt_of_the_config_is_part_of_every_turn() -> None:
     async with chat(system_prompt="Be very brief, please.") as prompted, chat() as plain:
         long, short = await prompted.unit(1, turn()), await plain.unit(1, turn())
-
         difference = (
             long.prefill.prefilled.usage.input_text_tokens - short.prefill.prefilled.usage.input_text_tokens
         )
@@ -281,7 +265,6 @@ async def test_bad_turn_fails_alone(name: str) -> None:
     async with chat(sees=name != "unsupported") as session:
         failed = await session.unit(1, content)
         good = await session.unit(2, turn())
-
         assert (failed.prefill.error.reason, failed.prefill.error.field) == (reason, field)
         assert failed.done.end == pb.UNIT_END_FAILED
         assert failed.done.error == failed.prefill.error
@@ -292,7 +275,6 @@ async def test_bad_turn_fails_alone(name: str) -> None:
 async def test_length_and_limit_are_told() -> None:
     async with chat() as session:
         failed = await session.unit(1, turn(message(text("a b " * 400))))
-
         assert "at most 511 leave room for an answer in the context of 512" in failed.prefill.error.message
         await session.half_close(*session.calls)
 
@@ -303,7 +285,6 @@ async def test_cancel_stops_an_answer() -> None:
         first = await session.read(Stream.GENERATE)
         await session.cancel(1)
         answers = await session.answers(1)
-
         assert first.text.token_ids
         assert answers.done.end == pb.UNIT_END_CANCELLED
         assert answers.done.usage.output_text_tokens < 400
@@ -318,5 +299,4 @@ async def test_caller_that_goes_away_frees_its_slot() -> None:
         await session.send_unit(1, turn(), **sampling(max_new_tokens=400, ignore_eos=True))
         await session.read(Stream.GENERATE)
         session.calls[Stream.GENERATE].cancel()
-
         await soon(until_free(worker.address, 2))

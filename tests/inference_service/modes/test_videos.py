@@ -33,12 +33,8 @@ def film(data: bytes, stack_frames: int = 0) -> pb.Content:
     return pb.Content(video=common.Video(data=data, stack_frames=stack_frames))
 
 
-# ------------------------------------------------------------------------------------------------- mapping
-
-
 def test_video_reaches_the_engine() -> None:
     read = turn_input(turn(message(text("What?"), film(b"a", 3), film(b"b"))), ABLE, CHATS)
-
     words, *videos = read.messages[0].parts
     assert words == "What?"
     assert [(it.data, it.stack_frames) for it in videos if isinstance(it, Video)] == [(b"a", 3), (b"b", 1)]
@@ -56,11 +52,7 @@ def test_video_reaches_the_engine() -> None:
 def test_refusal_names_the_field(content: list[pb.Content], sees: bool, reason: str, field: str) -> None:
     with pytest.raises(UnitRefused) as refused:
         turn_input(turn(message(*content)), replace(ABLE, sees=sees), CHATS)
-
     assert (refused.value.failure.reason, refused.value.failure.field) == (reason, field)
-
-
-# ------------------------------------------------------------------------------------------- a real worker
 
 
 @pytest.fixture
@@ -121,7 +113,6 @@ async def test_video_is_seen_and_heard() -> None:
         silent = await both.stranger.unit(1, turn(message(text("What?"), film(data))))
         spoken = await both.stranger.unit(2, turn(message(text("What?"), film(data)), omni_mode=True))
         await both.answered(1)
-
         assert silent.done.end == spoken.done.end == pb.UNIT_END_TURN
         assert silent.prefill.prefilled.vision_slices == spoken.prefill.prefilled.vision_slices == 2
         assert silent.done.usage.input_audio_tokens == 0
@@ -156,7 +147,6 @@ async def test_bomb_is_refused_while_the_neighbour_is_answered(name: str) -> Non
         await both.answered(3)
         error = (await attacked).prefill.error
         after = await both.stranger.unit(2, turn())
-
         assert (error.reason, error.field) == ("VIDEO_INVALID", FIELD)
         assert error.message.endswith(told)
         assert after.done.end == pb.UNIT_END_TURN
@@ -171,7 +161,6 @@ async def test_neighbours_are_answered_while_a_decoder_hangs(
         await until(lambda: stopped)
         await both.answered(5)
         assert stopped[0].returncode is None
-
         monkeypatch.setattr(process, "STALL_S", 0.1)
         error = (await both.stranger.answers(1)).prefill.error
         assert error.message == f"{FIELD} could not be decoded in time."
@@ -186,7 +175,6 @@ async def test_text_chats_are_answered_while_a_decoder_hangs(stopped: list[subpr
             await session.configure(mode=pb.SESSION_MODE_CHAT, seed=1, sampling=SHORT)
         await stranger.send_unit(1, turn(message(film(short()))))
         await until(lambda: stopped)
-
         for number in range(1, 4):
             assert (await neighbour.unit(number, turn())).done.end == pb.UNIT_END_TURN
         assert stopped[0].returncode is None
@@ -201,7 +189,6 @@ async def test_neighbours_are_answered_when_a_decoder_crashes(
         await until(lambda: stopped)
         stopped[0].kill()
         await both.answered(2)
-
         error = (await both.stranger.answers(1)).prefill.error
         assert (error.reason, error.message) == ("VIDEO_INVALID", f"{FIELD} could not be decoded.")
         assert (await both.stranger.unit(2, turn(message(text("Hi"))))).done.end == pb.UNIT_END_TURN
@@ -216,7 +203,6 @@ async def test_client_that_leaves_while_its_video_is_decoded_leaves_nothing_behi
         await both.stranger.send_unit(1, turn(message(film(short()))))
         await until(lambda: stopped)
         both.stranger.calls[Stream.PREFILL].cancel()
-
         await soon(until_free(both.address, 1))
         await until(lambda: stopped[0].returncode is not None)
         await until(lambda: len(os.listdir("/proc/self/fd")) <= before)

@@ -61,7 +61,6 @@ def test_references_reach_the_session(mode: pb.SessionMode) -> None:
     given = common.Voice(llm_reference=recording(1, 0.25), speech_reference=recording(2, 0.5))
     planned = plan(CLONES, mode, voice=given)
     voice = voice_of(planned)
-
     assert voice.heard is not None
     assert voice.spoken is not None
     assert (len(voice.heard), voice.heard[0]) == (16_000, 0.25)
@@ -73,7 +72,6 @@ def test_references_reach_the_session(mode: pb.SessionMode) -> None:
 @pytest.mark.parametrize("mode", [AUDIO, CHAT])
 def test_registered_voice_is_stated_back(mode: pb.SessionMode) -> None:
     planned = plan(REGISTERED_ONLY, mode, voice=common.Voice(voice_id="anna"))
-
     assert voice_of(planned) == VoiceReference(voice_id="anna")
     assert planned.effective.voice.voice_id == "anna"
 
@@ -89,7 +87,6 @@ def test_unknown_voice_is_not_found() -> None:
 
 def test_recording_wins_over_an_id() -> None:
     planned = plan(CLONES, voice=common.Voice(voice_id="anna", speech_reference=recording()))
-
     assert voice_of(planned).voice_id == ""
     assert planned.ignored_fields == ("voice.voice_id",)
 
@@ -106,7 +103,6 @@ def test_recording_wins_over_an_id() -> None:
 def test_recording_that_cannot_be_read_is_refused_by_its_path(chunk: common.AudioChunk, path: str) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         plan(CLONES, voice=common.Voice(llm_reference=chunk))
-
     assert [field.path for field in refused.value.fields] == [path]
 
 
@@ -114,21 +110,18 @@ def test_recording_that_cannot_be_read_is_refused_by_its_path(chunk: common.Audi
 def test_without_onnxruntime_a_recording_is_refused_with_what_is_missing(name: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"antiphon\[minicpmo\]") as refused:
         plan(REGISTERED_ONLY, voice=common.Voice(**{name: recording()}))  # type: ignore[arg-type]
-
     assert [field.path for field in refused.value.fields] == [f"voice.{name}"]
 
 
 def test_session_without_sound_needs_no_voice_to_speak_with() -> None:
     given = common.Voice(llm_reference=recording(), speech_reference=recording(), voice_id="anna")
     planned = plan(REGISTERED_ONLY, voice=given, duplex=common.DuplexConfig(generate_audio=False))
-
     assert voice_of(planned).heard is not None
     assert sorted(planned.ignored_fields) == ["voice.speech_reference", "voice.voice_id"]
 
 
 def test_model_without_a_voice_says_so() -> None:
     planned = plan(MUTE, duplex=common.DuplexConfig(generate_audio=True))
-
     assert isinstance(planned.setup, DuplexSetup)
     assert not planned.setup.duplex.generate_audio
     assert planned.ignored_fields == ("duplex.generate_audio",)
@@ -138,7 +131,6 @@ def test_model_without_a_voice_says_so() -> None:
 def test_window_that_remembers_is_there_for_models_that_have_it() -> None:
     window = common.WindowConfig(mode=common.WINDOW_MODE_CONTEXT, high_tokens=4000)
     planned = plan(CLONES, window=window)
-
     assert isinstance(planned.setup, DuplexSetup)
     assert planned.setup.window == Window(WindowMode.CONTEXT, 4000, 3000)
     assert planned.effective.window.mode == common.WINDOW_MODE_CONTEXT

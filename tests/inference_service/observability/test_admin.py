@@ -10,12 +10,7 @@ import pytest
 
 from inference_service.app import Worker
 from inference_service.errors import ConfigurationError
-from inference_service.interface.engine import (
-    Deliver,
-    Engine,
-    OnFatal,
-    Ticked,
-)
+from inference_service.interface.engine import Deliver, Engine, OnFatal, Ticked
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
 from tests.inference_service.support.caller import Caller, channel_to, until

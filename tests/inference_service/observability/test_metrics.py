@@ -8,12 +8,7 @@ import pytest
 from antiphon.contract import Reason
 from antiphon_service import semconv
 from antiphon_service.semconv import Phase, Side
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Ticked,
-    UnitTimings,
-)
+from inference_service.interface.engine import Done, End, Ticked, UnitTimings
 from inference_service.observability.metrics import WorkerMetrics
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, duplex, until
@@ -229,7 +224,6 @@ async def test_slack_and_misses_are_those_of_conversations() -> None:
     for total, unit_s in ((0.25, 1.0), (0.75, 1.0), (1.5, 1.0), (40.0, 0.0)):
         metrics.done(Done(1, End.TURN, None, 12, timings=UnitTimings(total=total)), unit_s)
     found = Scrape(observed.exposition().decode())
-
     assert list(metrics.recent_slack) == [0.75, 0.25, -0.5]
     assert found.total(f"{semconv.UNIT_SLACK.name}_count") == 3
     assert found.total(f"{semconv.UNIT_SLACK.name}_sum") == 1.0
@@ -242,7 +236,6 @@ async def test_time_with_and_without_a_deadline_is_told_apart() -> None:
     metrics = WorkerMetrics(observed.meter, "w")
     metrics.ticked([Ticked(1, 1.0, 1.25, 2, 12, rest_s=0.125), Ticked(2, 2.0, 2.5, 2, 12)])
     found = Scrape(observed.exposition().decode())
-
     assert found.value(semconv.TICK_WORK.name, work="rest") == 0.125
     assert found.value(semconv.TICK_WORK.name, work="units") == 0.625
 

@@ -11,12 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from antiphon.contract import (
-    METADATA_TRACEPARENT,
-    METADATA_TRACESTATE,
-    METADATA_WORKER_ID,
-    Reason,
-)
+from antiphon.contract import METADATA_TRACEPARENT, METADATA_TRACESTATE, METADATA_WORKER_ID, Reason
 from antiphon_service import semconv
 from inference_service.interface.engine import NAMED_TICKS, SessionFailed, Ticked
 from inference_service.session.units import Stream

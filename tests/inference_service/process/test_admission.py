@@ -60,7 +60,6 @@ async def test_a_caller_that_keeps_generate_back_makes_no_worker_slow(clock: Clo
             said = await attacker.read(Stream.GENERATE)
             assert said.done.timings.total.ToSeconds() >= LONG_S
             await attacker.read(Stream.FINALIZE)
-
         assert await refusal(worker, Caller(channel)) == ""
 
 

@@ -15,12 +15,7 @@ from antiphon.contract import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker
-from inference_service.interface.engine import (
-    Closed,
-    Deliver,
-    Engine,
-    OnFatal,
-)
+from inference_service.interface.engine import Closed, Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from inference_service.rpc.server import SERVICES
 from inference_service.session.calls.session_calls import deliver_on

@@ -103,10 +103,8 @@ def test_unfit_checkpoint_is_refused_before_a_weight_is_read(
     change, named = UNFIT[unfit]
     change(folder)
     monkeypatch.setattr(checkpoint, "_tensors", lambda files: pytest.fail("weights were read"))
-
     with pytest.raises(CheckpointError) as refused:
         table.load(folder, CPU, 512)
-
     assert all(part in str(refused.value) for part in named), str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -115,9 +113,7 @@ def test_unfit_checkpoint_is_refused_before_a_weight_is_read(
 def test_worker_with_an_unfit_checkpoint_exits_with_code_2_and_one_sentence(folder: Path, unfit: str) -> None:
     change, named = UNFIT[unfit]
     change(folder)
-
     done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0")
-
     assert done.code == 2
     (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
     assert all(part in sentence for part in named)
@@ -125,7 +121,6 @@ def test_worker_with_an_unfit_checkpoint_exits_with_code_2_and_one_sentence(fold
 
 def test_worker_on_a_missing_device_exits_with_code_2_and_names_it(folder: Path) -> None:
     done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0", "--device", "cuda:7")
-
     assert done.code == 2
     assert "Cannot use the device 'cuda:7'" in done.err
 
@@ -137,10 +132,8 @@ def test_memory_that_does_not_suffice_is_told_before_a_weight_is_read(
     free = told.total(1) - 1
     monkeypatch.setattr(footprint, "free_bytes", lambda device: free)
     monkeypatch.setattr(checkpoint, "_tensors", lambda files: pytest.fail("weights were read"))
-
     with pytest.raises(ConfigurationError) as refused:
         table.load(folder, CPU, 512)
-
     text = str(refused.value)
     assert text.startswith(f"{folder} needs {footprint.gib(told.total(1))}: ")
     assert f"{footprint.gib(free)} are free on cpu" in text
@@ -150,14 +143,12 @@ def test_memory_that_does_not_suffice_is_told_before_a_weight_is_read(
 def test_memory_that_just_suffices_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = table.footprint(folder, CPU, 512)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.total(1))
-
     table.load(folder, CPU, 512)(1)
 
 
 def test_memory_is_told_for_a_causal_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_causal.save(tmp_path / "causal")
     monkeypatch.setattr(footprint, "free_bytes", lambda device: 1000)
-
     with pytest.raises(ConfigurationError, match=r"causal needs .* free on cpu"):
         table.load(folder, CPU, 64)
 
@@ -165,14 +156,12 @@ def test_memory_is_told_for_a_causal_model_too(tmp_path: Path, monkeypatch: pyte
 def test_damaged_weights_of_a_causal_model_are_named(tmp_path: Path) -> None:
     folder = tiny_causal.save(tmp_path / "causal")
     (folder / "model.safetensors").write_bytes(b"no safetensors")
-
     with pytest.raises(CheckpointError, match=r"model\.safetensors is not a readable safetensors file"):
         table.load(folder, CPU, 64)
 
 
 def test_damaged_vocoder_does_not_matter_without_speech(folder: Path) -> None:
     break_vocoder(folder)
-
     assert table.load(folder, CPU, 512, speech=SpeechOptions(no_speech=True))(1)
 
 
@@ -181,7 +170,6 @@ def test_worker_with_too_little_memory_for_its_slots_exits_with_code_2_and_says_
     folder: Path,
 ) -> None:
     done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0", "--slots", "10000000")
-
     assert done.code == 2
     (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
     assert sentence.startswith("10000000 slots need ")
@@ -194,9 +182,7 @@ def test_worker_with_too_little_memory_for_its_weights_exits_with_code_2_before_
 ) -> None:
     monkeypatch.setattr(footprint, "free_bytes", lambda device: 2**20)
     monkeypatch.setattr(checkpoint, "_tensors", lambda files: pytest.fail("weights were read"))
-
     done = run_here("worker", "--model", str(folder), "--listen", "127.0.0.1:0")
-
     assert done.code == 2
     (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
     assert re.search(r" needs .* for its weights .*; 1\.0 MiB are free on cpu\. Pass a smaller", sentence)

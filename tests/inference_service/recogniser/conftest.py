@@ -14,12 +14,7 @@ from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import Ready
-from inference_service.interface.setups import (
-    DuplexSetup,
-    UnitInput,
-    UnitOverrides,
-    UnitRecord,
-)
+from inference_service.interface.setups import DuplexSetup, UnitInput, UnitOverrides, UnitRecord
 from inference_service.recogniser import process as process_module
 from inference_service.recogniser.decoder import GRAMMAR
 from inference_service.recogniser.process import RecogniserProcess

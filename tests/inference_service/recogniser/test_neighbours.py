@@ -12,12 +12,7 @@ from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import Finalized, Prefilled, Ready
-from inference_service.interface.setups import (
-    Sampling,
-    StreamInput,
-    TokensSetup,
-    UnitOverrides,
-)
+from inference_service.interface.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Rig, Slots

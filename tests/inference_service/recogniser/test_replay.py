@@ -6,12 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from inference_service.interface.engine import (
-    Done,
-    Event,
-    Finalized,
-    Prefilled,
-)
+from inference_service.interface.engine import Done, Event, Finalized, Prefilled
 from inference_service.interface.setups import UnitRecord
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.test_engine import Client, Slots

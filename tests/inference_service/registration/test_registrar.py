@@ -269,9 +269,6 @@ async def test_a_worker_that_is_short_of_time_is_offered_nobody(redis_server: Re
         assert it.pool.beat("t2")[0][0] == it.told["id"]  # type: ignore[index]
 
 
-# -------------------------------------------------------------------------------------- Redis is away
-
-
 async def test_a_worker_waits_for_redis_and_for_its_functions(redis_server: RedisServer) -> None:
     redis_server.stop(keep_data=False)
     engine = ScriptedEngine(listen(), slots=2)
@@ -358,9 +355,6 @@ async def _talk(session: Session) -> None:
         await session.send_unit(SILENCE)
         await asyncio.sleep(1.0)
     session.half_close()
-
-
-# -------------------------------------------------------------------------------------------- settings
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,7 @@ import gc
 import grpc
 import pytest
 
-from antiphon.contract import (
-    ERROR_DOMAIN,
-    METADATA_SESSION_ID,
-    METADATA_WORKER_ID,
-    Reason,
-)
+from antiphon.contract import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from antiphon.grpc import get_info
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
@@ -155,14 +150,12 @@ async def test_a_session_for_which_there_is_no_time_is_refused_and_get_info_says
         talking = await Caller(channel).open()
         await talking.configure()
         worker.worker.admission.has_time = lambda: False  # type: ignore[method-assign]
-
         info = await get_info(worker.address)
         assert (info.slots, info.free_slots) == (4, 0)
         late = Caller(channel)
         late.start(Stream.PREFILL)
         assert (await late.end()).reason == Reason.NO_FREE_SLOT
         await talking.unit(1)
-
         worker.worker.admission.has_time = lambda: True  # type: ignore[method-assign]
         assert (await get_info(worker.address)).free_slots == 3
         await (await Caller(channel).open()).configure()

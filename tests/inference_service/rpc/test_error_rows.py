@@ -30,13 +30,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.app import Worker
 from inference_service.errors import SessionError
-from inference_service.interface.engine import (
-    Deliver,
-    Engine,
-    Failure,
-    OnFatal,
-    SessionFailed,
-)
+from inference_service.interface.engine import Deliver, Engine, Failure, OnFatal, SessionFailed
 from inference_service.options import WorkerOptions
 from inference_service.session.units import Stream
 from tests.inference_service.process.test_process import process

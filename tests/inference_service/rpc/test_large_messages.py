@@ -13,12 +13,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.interface.engine import Piece
 from inference_service.interface.setups import StreamInput, TranscribeSetup
 from inference_service.rpc.messages import requests
-from inference_service.rpc.messages.replies import (
-    LARGEST_ANSWER,
-    absorb,
-    piece,
-    pieces,
-)
+from inference_service.rpc.messages.replies import LARGEST_ANSWER, absorb, piece, pieces
 from inference_service.rpc.messages.requests import LARGE, MOST_PARTS
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
@@ -112,7 +107,6 @@ async def test_millions_of_empty_parts_end_their_session_alone(served: Served) -
         for number in range(1, 4):
             await neighbour.unit(number)
         await flooder.end()
-
     assert (ending.reason, ending.fields) == (Reason.PAYLOAD_INVALID, ("request",))
     assert f"more than {MOST_PARTS} parts" in ending.message
 
@@ -124,7 +118,6 @@ async def test_more_ids_than_the_context_holds_are_refused_before_they_are_looke
         ids = pb.TokenIds(ids=range(500_000))  # most of them are no ids of the model's
         refused = await caller.unit(1, pb.StreamInput(token_ids=ids))
         after = await caller.unit(2, pb.StreamInput(token_ids=pb.TokenIds(ids=[1, 2])))
-
     assert refused.prefill.error.reason == Reason.INPUT_TOO_LONG
     assert not after.prefill.HasField("error")
 
@@ -141,7 +134,6 @@ async def test_large_bytes_that_are_no_message_are_told_as_small_ones_are(data: 
             await write_bytes(channel, caller, bad)
             endings.append(await caller.ending(Stream.PREFILL))
             await until_free(worker.address, 1)
-
     assert endings[1].reason == Reason.PAYLOAD_INVALID
     assert endings[1].fields == ("request",)
     assert endings[0].reason == Reason.PAYLOAD_INVALID
@@ -154,7 +146,6 @@ async def test_a_large_config_is_refused_as_a_small_one_is(served: Served) -> No
             caller: Caller = await new_caller().open()
             await caller.send_config(mode=pb.SESSION_MODE_CHAT, system_prompt="a" * size)
             endings.append(await caller.end())
-
     assert endings[0].reason == endings[1].reason == Reason.MODE_UNSUPPORTED
     assert endings[0].message == endings[1].message
 
@@ -165,7 +156,6 @@ async def test_an_answer_beyond_what_a_caller_takes_comes_in_pieces(served: Serv
         caller: Caller = await new_caller().open()
         await caller.configure()
         answer = await caller.unit(1)
-
     assert answer.text == "A long answer."
     assert answer.samples == seconds * RATE
     assert len(answer.pieces) > 4
@@ -176,7 +166,6 @@ def test_pieces_are_the_whole_in_order() -> None:
     audio = np.linspace(-1, 1, samples, dtype=np.float32)
     text = "añ🙂" * (LARGEST_ANSWER // 8)
     parts = list(pieces(Piece(3, text, (1, 2), audio), RATE))
-
     assert all(part.unit == 3 and part.ByteSize() <= LARGEST_ANSWER + 1024 for part in parts)
     assert "".join(part.text.text for part in parts) == text
     assert [token for part in parts for token in part.text.token_ids] == [1, 2]
@@ -189,7 +178,6 @@ def test_what_waits_is_joined_up_to_a_bound() -> None:
     part = piece(Piece(1, audio=np.zeros(LARGEST_ANSWER // 12, np.float32)), RATE)
     waiting = pb.GenerateResponse()
     waiting.CopyFrom(part)
-
     assert [absorb(waiting, part) for _ in range(4)] == [True, False, False, False]
     assert waiting.ByteSize() <= LARGEST_ANSWER
 

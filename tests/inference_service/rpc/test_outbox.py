@@ -6,12 +6,7 @@ import numpy as np
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.interface.engine import Done, End, Piece
-from inference_service.rpc.messages.replies import (
-    absorb,
-    done,
-    go_away,
-    piece,
-)
+from inference_service.rpc.messages.replies import absorb, done, go_away, piece
 from inference_service.rpc.transport.outbox import BACKLOG, Outbox
 
 

@@ -14,5 +14,4 @@ from inference_service.rpc.messages import replies
 )
 def test_output_audio_is_finite_and_bounded(samples: list[float], sent: list[float]) -> None:
     message = replies.piece(Piece(1, audio=np.array(samples, np.float32)), 24_000)
-
     assert np.frombuffer(message.audio.data, "<f4").tolist() == sent

@@ -25,9 +25,7 @@ async def test_what_was_not_heard_is_taken_back_and_the_session_goes_on(served: 
         await caller.configure()
         for unit in (1, 2, 3, 4):
             await caller.unit(unit)
-
         answer = await rewind(caller, 3, heard_samples=9_600)
-
         assert answer.unit == 3
         assert answer.HasField("rewound")
         assert not answer.rewound.HasField("error")

@@ -42,9 +42,6 @@ from tests.support.scripted_engine import PATIENT, ScriptedEngine, running_worke
 UNIMPLEMENTED = str(grpc.StatusCode.UNIMPLEMENTED.value[0])
 
 
-# --------------------------------------------------------------------------------------------- reflection
-
-
 class Reflected:
     """A client that knows nothing but the reflection service, as `grpcurl` does."""
 
@@ -103,9 +100,6 @@ async def test_reflection_client_lists_describes_and_calls_get_info() -> None:
         assert await client.call("grpc.health.v1.Health", "Check") == {"status": "SERVING"}
 
 
-# ------------------------------------------------------------------------------------------------- health
-
-
 async def test_health_watch_tells_of_drain_and_unknown_services() -> None:
     statuses = health_pb2.HealthCheckResponse
     async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
@@ -117,9 +111,6 @@ async def test_health_watch_tells_of_drain_and_unknown_services() -> None:
         await owner.configure()
         worker.worker.interrupt()
         assert [(await soon(watch.read())).status for watch in watches[:2]] == 2 * [statuses.NOT_SERVING]
-
-
-# -------------------------------------------------------------------------------------------- compression
 
 
 async def test_compressed_bomb_is_refused_before_it_expands() -> None:
@@ -159,9 +150,6 @@ async def test_compression_beyond_loopback_needs_certificates_of_callers() -> No
         Worker(options, ScriptedEngine().start, Limits(), telemetry())
 
 
-# --------------------------------------------------------------------------------------------------- peers
-
-
 async def test_peer_identity_is_in_log_and_spans(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     authority = trustme.CA()
     ours, theirs = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("adapter-7.test")
@@ -198,9 +186,6 @@ async def test_peer_identity_is_in_log_and_spans(tmp_path: Any, caplog: pytest.L
     assert attributes[ATTR_PEER_ADDRESS] == vars(opened_line)["peer"]
 
 
-# --------------------------------------------------------------------------------------------------- drain
-
-
 async def test_draining_worker_sends_slow_readers_their_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller opens its window only after the worker has nothing else left to do."""
     monkeypatch.setattr("inference_service.app.STOP_GRACE_S", 0.0)  # what `stop` finds open is cut
@@ -234,9 +219,6 @@ async def test_caller_that_never_reads_delays_a_drain_until_the_limit_and_no_lon
             assert await other.status(other.ask(GET_INFO)) == "0"
         passing(PATIENT.unit_s)
         assert await soon(worker.run) == 0
-
-
-# ------------------------------------------------------------------------------------------------ refusals
 
 
 async def test_sessions_refused_while_a_slot_is_cleaned_all_learn_the_reason() -> None:

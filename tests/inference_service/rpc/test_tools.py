@@ -80,9 +80,6 @@ def read(given: pb.TurnInput, info: ModelInfo = ABLE) -> TurnInput:
     return turn_input(given, info, CHATS)
 
 
-# --------------------------------------------------------------------------------------- from the adapter
-
-
 def test_a_turn_of_the_adapter_reaches_the_engine_whole() -> None:
     given = Turn(
         (
@@ -121,9 +118,7 @@ def test_a_turn_of_the_adapter_reaches_the_engine_whole() -> None:
 )
 def test_a_choice_of_the_adapter_is_that_of_the_engine(choice: Any, mode: ToolMode, named: str) -> None:
     given = Turn((Message("user", ("Hi",)),), tools=(Offered("auto"),), tool_choice=choice)
-
     told = read(convert.prefill(RunTurn(1, given), "").turn).tools
-
     assert (told.mode, told.named, told.are_parallel) == (mode, named, not named)
 
 
@@ -132,8 +127,6 @@ def test_without_tools_there_is_nothing_to_choose() -> None:
     assert read(turn(tool_choice=pb.ToolChoice(mode=pb.TOOL_MODE_NONE))).tools == NO_TOOLS
     assert not convert.prefill(RunTurn(1, Turn((Message("user", ("Hi",)),))), "").turn.HasField("tool_choice")
 
-
-# ---------------------------------------------------------------------------------------------- refusals
 
 DEEP = json.dumps({"type": "object", "x": json.loads("[" * MAX_SCHEMA_DEPTH + "]" * MAX_SCHEMA_DEPTH)})
 BAD_TOOLS: dict[str, tuple[pb.TurnInput, str]] = {
@@ -215,10 +208,8 @@ BAD_TOOLS: dict[str, tuple[pb.TurnInput, str]] = {
 @pytest.mark.parametrize("case", BAD_TOOLS)
 def test_what_cannot_be_used_is_refused_by_its_field(case: str) -> None:
     given, field = BAD_TOOLS[case]
-
     with pytest.raises(UnitRefused) as refused:
         read(given)
-
     failure = refused.value.failure
     assert (failure.reason, failure.field) == ("PARAMS_INVALID", field)
     assert field in failure.message
@@ -234,20 +225,16 @@ UNABLE_CASES: dict[str, tuple[pb.TurnInput, str]] = {
 @pytest.mark.parametrize("case", UNABLE_CASES)
 def test_a_model_without_tools_says_so(case: str) -> None:
     given, field = UNABLE_CASES[case]
-
     with pytest.raises(UnitRefused) as refused:
         read(given, UNABLE)
-
     assert (refused.value.failure.reason, refused.value.failure.field) == ("CONTENT_UNSUPPORTED", field)
 
 
 def test_the_result_of_a_call_is_text() -> None:
     picture = pb.ChatMessage(role=pb.ROLE_TOOL, tool_call_id="call_1", content=[pb.Content()])
     picture.content[0].image.data = b"?"
-
     with pytest.raises(UnitRefused) as refused:
         read(turn(calls(CALL), picture), replace(ABLE, sees=True))
-
     assert refused.value.failure.field == "turn.messages[1].content[0]"
 
 
@@ -255,8 +242,6 @@ def test_a_worker_says_whether_it_takes_tools() -> None:
     assert replies.model_info(ABLE).calls_tools
     assert not replies.model_info(UNABLE).calls_tools
 
-
-# ----------------------------------------------------------------------------------------- to the adapter
 
 ANSWER = [
     Piece(3, thinking="Hm"),
@@ -275,7 +260,6 @@ ANSWER = [
 
 def test_pieces_of_calls_and_thinking_travel() -> None:
     told = [convert.piece(replies.piece(piece, 0), piece.unit) for piece in ANSWER]
-
     assert told[0] == signals.Piece(3, "", b"", thinking="Hm")
     assert told[6] == signals.Piece(3, "", b"", call=signals.CallDelta(0, arguments='"Bern"}', complete=True))
     assert told[7] == signals.Piece(3, "", b"", call=signals.CallDelta(1, "call_b", "time", "{}", True))
@@ -311,7 +295,6 @@ def _merged(may: Callable[[int], bool]) -> Iterator[pb.GenerateResponse]:
 def test_an_answer_that_waits_for_its_reader_keeps_its_order() -> None:
     """Whatever of it is joined on the way: all pieces, none, or every choice of some."""
     apart = _spoken(_merged(lambda i: False))
-
     assert [kind for kind, _ in apart] == [
         "thinking", "text", "call 0", "call 1", "text", "thinking", "call 2"
     ]  # fmt: skip

@@ -63,7 +63,6 @@ def carried(machine: Machine) -> int:
 
 def test_a_fast_machine_takes_everybody_at_once_and_later() -> None:
     machine = Machine(tick_s=0.002, row_s=0.00002)
-
     assert machine.enter(64) == 64
     machine.run(3)
     assert machine.enter(64) == 64
@@ -76,7 +75,6 @@ def test_one_session_does_not_stand_for_a_crowd_that_shares_its_ticks() -> None:
     machine = Machine(tick_s=0.03, row_s=0.00001)
     machine.enter()
     machine.run(40)
-
     assert machine.enter(63) == 63
 
 
@@ -90,7 +88,6 @@ def test_a_session_that_speaks_alone_does_not_tell_what_the_next_speaker_costs()
             admission.ticked([Ticked(unit, now, now + spent, 1, rows, speaking=speaking)])
         now += 1.0
         admission.answered((now, 0.4))
-
     for _ in range(63):
         assert admission.has_time()
         admission.enter()
@@ -100,9 +97,7 @@ def test_a_session_that_speaks_alone_does_not_tell_what_the_next_speaker_costs()
 def test_a_slow_machine_takes_as_many_as_it_answers_in_time(row_s: float) -> None:
     machine = Machine(tick_s=0.01, row_s=row_s)
     most = int(0.9 / (row_s * ROWS))
-
     held = carried(machine)
-
     assert 0.7 * most <= held <= most + 1
     machine.run(60)
     assert not machine.enter()
@@ -112,7 +107,6 @@ def test_newcomers_that_are_not_measured_yet_count() -> None:
     machine = Machine(tick_s=0.01, row_s=0.001)
     machine.enter(33)
     machine.run(40)
-
     assert 20 <= machine.enter(100) <= 50
 
 
@@ -120,7 +114,6 @@ def test_whoever_leaves_makes_room() -> None:
     machine = Machine(tick_s=0.01, row_s=0.001)
     held = carried(machine)
     machine.leave(held // 2)
-
     assert machine.enter()
 
 
@@ -131,7 +124,6 @@ def test_a_slow_minute_is_forgotten() -> None:
     assert not machine.enter()
     machine.row_s = 0.0001
     machine.run(int(WINDOW_S) + 2)
-
     assert machine.enter(20) == 20
 
 
@@ -141,7 +133,6 @@ def test_units_that_are_late_for_another_reason_keep_nobody_out() -> None:
     machine.run(10)
     for _ in range(LEAST_UNITS):
         machine.admission.answered((machine.now, 3.0))
-
     assert machine.enter(8) == 8
 
 
@@ -152,7 +143,6 @@ def test_work_without_a_deadline_keeps_nobody_out() -> None:
     for i in range(300):
         machine.now += 0.1
         machine.admission.ticked([Ticked(i, machine.now - 0.1, machine.now, 1, 128, rest_s=0.1)])
-
     machine.run(5)
     assert machine.enter(8) == 8
 
@@ -166,7 +156,6 @@ def test_sessions_that_come_faster_than_they_are_said_keep_nobody_out() -> None:
         machine.admission.ticked([Ticked(number, machine.now - 0.01 - 0.0005 * rows, machine.now, 4, rows)])
         for _ in range(4):
             machine.admission.answered((machine.now, 0.04))
-
     assert machine.enter(16) == 16
 
 
@@ -176,5 +165,4 @@ def test_the_first_one_always_comes() -> None:
     machine.run(60)
     assert not machine.enter()
     machine.leave(1)
-
     assert machine.enter()

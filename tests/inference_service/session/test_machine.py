@@ -47,8 +47,6 @@ class SessionMachine(RuleBasedStateMachine):
         self.unparsed: set[int] = set()
         self.cancelled = 0
 
-    # ------------------------------------------------------------------ the model
-
     @property
     def session(self) -> Any:
         return self.stage.session
@@ -73,8 +71,6 @@ class SessionMachine(RuleBasedStateMachine):
     def ask(self, stream: Stream, *content: Any) -> None:
         self.asked[stream] += 1
         self.stage.call(stream.value.lower(), self.asked[stream], *content, self.stage.now)
-
-    # ---------------------------------------------------------------- the caller
 
     @rule(stream=st.sampled_from(Stream))
     def attach(self, stream: Stream) -> None:
@@ -139,8 +135,6 @@ class SessionMachine(RuleBasedStateMachine):
             self.closed.add(stream)
             self.stage.call("half_close", stream, self.stage.now)
 
-    # ------------------------------------------------------------------ bad luck
-
     @precondition(lambda self: self.session.is_attached)
     @rule(stream=st.sampled_from(Stream), unit=st.sampled_from([0, 1, 2, 40, 2**63]))
     def break_the_order(self, stream: Stream, unit: int) -> None:
@@ -161,8 +155,6 @@ class SessionMachine(RuleBasedStateMachine):
     def engine_gives_up(self) -> None:
         self.broken = True
         self.stage.event(SessionFailed(Reason.KV_EXHAUSTED, "full"))
-
-    # ----------------------------------------------------------- engine and clock
 
     @precondition(lambda self: self.configured and not self.ready and not self.session.is_over)
     @rule()
@@ -189,8 +181,6 @@ class SessionMachine(RuleBasedStateMachine):
         was_over = self.session.is_over
         self.stage.wait(seconds)
         self.broken = self.broken or (self.session.is_over and not was_over)
-
-    # ------------------------------------------------------------------ always so
 
     @invariant()
     def answers_come_in_order_and_once(self) -> None:

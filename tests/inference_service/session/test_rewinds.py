@@ -3,12 +3,7 @@
 import pytest
 
 from antiphon.contract import Reason
-from inference_service.interface.engine import (
-    Closed,
-    Failure,
-    Finalized,
-    Rewound,
-)
+from inference_service.interface.engine import Closed, Failure, Finalized, Rewound
 from inference_service.session.machine import Limits
 from inference_service.session.units import MOST_REWINDS, Generate, Rewind, Stream
 from tests.inference_service.support.session_world import INPUT, Stage

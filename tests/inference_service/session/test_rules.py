@@ -4,20 +4,8 @@ import pytest
 
 from antiphon.contract import Reason
 from inference_service.errors import StreamExists
-from inference_service.interface.engine import (
-    End,
-    Failure,
-    Finalized,
-    Piece,
-    Progress,
-    Ready,
-)
-from inference_service.interface.setups import (
-    Sampling,
-    StreamInput,
-    TokensSetup,
-    UnitOverrides,
-)
+from inference_service.interface.engine import End, Failure, Finalized, Piece, Progress, Ready
+from inference_service.interface.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.session.machine import Limits, Phase
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage

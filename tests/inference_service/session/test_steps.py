@@ -2,13 +2,7 @@
 
 from inference_service.errors import Cancelled
 from inference_service.interface.engine import Done as UnitDone
-from inference_service.interface.engine import (
-    End,
-    Failure,
-    Finalized,
-    Prefilled,
-    UnitUsage,
-)
+from inference_service.interface.engine import End, Failure, Finalized, Prefilled, UnitUsage
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 

@@ -33,14 +33,12 @@ def read(text: str, key: bytes | None = KEY) -> Lease | None:
 
 def test_token_with_claims_is_written_and_read_alike() -> None:
     text = token(CLAIMS)
-
     assert read(text) == Lease(3, 7, CLAIMS)
     assert text.startswith(f"3:7:2.{'ab' * 16}.600000.60000:")
 
 
 def test_token_limits_below_a_millisecond_are_rounded_up_and_not_off() -> None:
     found = read_token(token(Claims("ab" * 16, 0.0001, 0.0)))
-
     assert found is not None
     assert found.claims == Claims("ab" * 16, 0.001, 0.0)
 
@@ -80,7 +78,6 @@ def test_tenant_of_a_lease_is_the_one_it_names() -> None:
     one, again, other = (
         Terms.of(Lease(0, epoch, claims)) for epoch, claims in enumerate((CLAIMS, CLAIMS, OTHERS))
     )
-
     assert one.tenant == again.tenant
     assert one.tenant.salt != other.tenant.salt
     assert not one.tenant.is_session
@@ -90,7 +87,6 @@ def test_tenant_of_a_lease_is_the_one_it_names() -> None:
 @pytest.mark.parametrize("lease", [None, Lease(0, 1, None), Lease(0, 1, Claims(""))])
 def test_tenant_of_a_session_that_names_none_is_shared_with_no_other(lease: Lease | None) -> None:
     one, other = Terms.of(lease), Terms.of(lease)
-
     assert one.tenant.is_session
     assert one.tenant.salt != other.tenant.salt
     assert len(one.tenant.salt) == 32
@@ -98,7 +94,6 @@ def test_tenant_of_a_session_that_names_none_is_shared_with_no_other(lease: Leas
 
 def test_limits_of_a_lease_without_claims_are_those_of_the_release_before() -> None:
     terms = Terms.of(Lease(0, 1, None))
-
     assert (terms.max_duration_s, terms.idle_timeout_s) == (
         UNCLAIMED.max_duration_s,
         UNCLAIMED.idle_timeout_s,
@@ -128,7 +123,6 @@ def seconds(value: float) -> Duration:
 async def test_session_gets_the_tenant_of_its_lease(key: bytes | None) -> None:
     async with leased(CLAIMS, key) as (engine, caller):
         await caller.configure()
-
         tenant: Tenant = engine.session.setup.tenant
         assert tenant == Terms.of(Lease(0, 1, CLAIMS)).tenant
 
@@ -148,15 +142,12 @@ async def test_session_ends_at_the_limit_of_its_lease_or_config_whichever_is_sho
 ) -> None:
     async with leased(claims) as (_, caller):
         await caller.configure(**config)
-
         ending = await caller.end()
-
         assert (ending.code, ending.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
 
 async def test_session_is_told_the_limits_that_apply() -> None:
     async with leased(CLAIMS) as (_, caller):
         ready = await caller.configure(max_duration=seconds(30))
-
         effective: pb.SessionConfig = ready.effective
         assert (effective.max_duration.seconds, effective.idle_timeout.seconds) == (30, 60)

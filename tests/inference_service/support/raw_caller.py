@@ -86,8 +86,6 @@ class RawCaller:
         self._writer = writer
         self._newest = -1
 
-    # ------------------------------------------------------------------------------------------ talking
-
     def say(self, *data: bytes) -> None:
         """Sends bytes as they are."""
         self._writer.write(b"".join(data))
@@ -137,8 +135,6 @@ class RawCaller:
     def hang_up(self) -> None:
         """Cuts the connection."""
         self._writer.transport.abort()
-
-    # ---------------------------------------------------------------------------------------- listening
 
     async def status(self, number: int) -> str:
         """The status that a call ends with, `reset` if it is reset."""

@@ -109,8 +109,6 @@ class Stage:
         """Steps that were answered, and when they had begun."""
         self.session = SessionMachine("s", self, limits or Limits(), self.now)
 
-    # -------------------------------------------------------------------- World
-
     def open(self, setup: SessionSetup) -> EngineSession:
         self.acts.append("open")
         return self.engine
@@ -135,8 +133,6 @@ class Stage:
     def end(self, error: SessionError | None) -> None:
         self.acts.append("end")
         self.outcome = error
-
-    # ----------------------------------------------------------------- the test
 
     def call(self, method: str, *arguments: Any) -> None:
         """Calls the session and, as whoever runs it does, fails it with the error of a broken rule."""

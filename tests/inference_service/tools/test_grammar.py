@@ -55,8 +55,6 @@ def walk(constraint: Constraint, seed: int, most: int = 300) -> Iterator[int]:
         mask = constraint.after(token)
 
 
-# -------------------------------------------------------------------------------------------- what is written
-
 SCHEMAS: dict[str, dict[str, Any]] = {
     "nothing": {"type": "object", "properties": {}, "additionalProperties": False},
     "a city": tiny_caller.CITY,
@@ -94,7 +92,6 @@ def test_whatever_is_drawn_is_a_call_by_its_schema(case: str, syntax: CallSyntax
 
 def test_a_call_ends_where_nothing_may_follow(hermes: CallGrammar) -> None:
     tokens = list(walk(hermes.constraint(one(SCHEMAS["nothing"]), Thinking.NO), 0))
-
     assert WORDS.decode(tokens) == '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     assert END not in tokens
 
@@ -106,7 +103,6 @@ def test_constraints_of_one_grammar_share_nothing(hermes: CallGrammar) -> None:
     while any(len(said) < len(alone) for said, alone in zip(together, apart, strict=True)):
         for said, it in zip(together, walks, strict=True):
             said += [token for token in [next(it, None)] if token is not None]
-
     assert together == apart
 
 
@@ -119,8 +115,6 @@ def test_a_thought_may_stand_before_it(hermes: CallGrammar) -> None:
             mask = constraint.after(token)
         assert mask.is_over
 
-
-# ---------------------------------------------------------------------------------------------------- attacks
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a long pattern": (of_string(pattern="a?" * MOST_PATTERN), "turn.tools[0].parameters_json"),
@@ -162,10 +156,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_enforced_is_refused_by_its_field(hermes: CallGrammar, case: str) -> None:
     schema, field = REFUSED[case]
-
     with pytest.raises(UnitRefused) as refused:
         hermes.constraint(one(schema), Thinking.NO)
-
     failure = refused.value.failure
     assert (failure.reason, failure.field) == ("PARAMS_INVALID", field)
     assert len(failure.message) < 500
@@ -176,10 +168,8 @@ def test_the_one_of_many_that_cannot_be_enforced_is_named(hermes: CallGrammar) -
         (Tool("good", "", SCHEMAS["nothing"]), Tool("bad", "", REFUSED["what is not enforced"][0])),
         ToolMode.REQUIRED,
     )
-
     with pytest.raises(UnitRefused) as refused:
         hermes.constraint(tools, Thinking.NO)
-
     assert refused.value.failure.field == "turn.tools[1].parameters_json"
 
 
@@ -253,7 +243,6 @@ def attempt(made: CallGrammar, schema: dict[str, Any]) -> tuple[str, str]:
 def test_a_bomb_is_refused_or_goes_off_in_its_own_answer(hermes: CallGrammar, case: str) -> None:
     """In bounded steps, in which there is no crash and no end of memory."""
     written, field = attempt(hermes, BOMBS[case])
-
     assert written.startswith("<tool_call>") or field.startswith("turn.tools")
 
 
@@ -267,7 +256,6 @@ def test_a_tokenizer_that_adds_a_space_to_texts_adds_none_within_a_call() -> Non
     before = "assistant\n"
     call = f'{before}<tool_call>\n{{"name": "light", "arguments": {{"to": "on"}}}}\n</tool_call>'
     tokens = fast.encode(call).ids[len(fast.encode(before).ids) :]
-
     mask = constraint.first
     for token in [*tokens, end]:
         assert np.unpackbits(mask.words.view(np.uint8), bitorder="little")[token], fast.id_to_token(token)

@@ -70,8 +70,6 @@ def _joined(deltas: list[CallDelta]) -> tuple[str, str, str, bool]:
     return first.id, first.name, "".join(it.arguments for it in deltas), last.complete
 
 
-# --------------------------------------------------------------------------------------- what is in an answer
-
 ANSWERS: dict[str, tuple[CallSyntax, str, str, list[tuple[str, str]]]] = {
     "no call": (HERMES, "It rains. ", "It rains. ", []),
     "what only looks like one": (HERMES, "a < b, <tool> or <tool_call", "a < b, <tool> or <tool_call", []),
@@ -157,9 +155,7 @@ ANSWERS: dict[str, tuple[CallSyntax, str, str, list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_an_answer_is_text_and_calls(case: str) -> None:
     syntax, answer, text, calls = ANSWERS[case]
-
     told = Told(syntax, [answer])
-
     assert told.text == text
     assert told.calls == [(f"id{i}", name, given, True) for i, (name, given) in enumerate(calls)]
     assert (told.problem, told.complete) == ("", len(calls))
@@ -169,7 +165,6 @@ def test_an_answer_is_text_and_calls(case: str) -> None:
 def test_it_is_the_same_cut_at_any_place(case: str) -> None:
     syntax, answer, *_ = ANSWERS[case]
     whole = Told(syntax, [answer])
-
     assert Told(syntax, list(answer)).outcome == whole.outcome
     for at in range(len(answer)):
         assert Told(syntax, [answer[:at], answer[at:]]).outcome == whole.outcome
@@ -202,14 +197,11 @@ def test_arguments_come_as_they_are_written() -> None:
 
 def test_text_does_not_wait_longer_than_it_must() -> None:
     reader = AnswerReader(HERMES, OFFERED)
-
     assert [it.text for it in reader.push("Let me")] == ["Let me"]
     assert [it.text for it in reader.push(" <")] == []
     assert [it.text for it in reader.push("too")] == []
     assert [it.text for it in reader.push("l>")] == [" <tool>"]
 
-
-# -------------------------------------------------------------------------------------------------- malformed
 
 MALFORMED = {
     "no JSON": "<tool_call>\nweather\n</tool_call>",
@@ -233,7 +225,6 @@ MALFORMED = {
 def test_a_malformed_call_is_a_problem_however_it_is_cut(case: str) -> None:
     answer = "Let me look. " + MALFORMED[case]
     whole = Told(HERMES, [answer])
-
     assert whole.problem
     assert whole.text == "Let me look."
     for at in range(len(answer)):
@@ -244,7 +235,6 @@ def test_a_malformed_call_is_a_problem_however_it_is_cut(case: str) -> None:
 def test_nothing_comes_behind_a_problem() -> None:
     reader = AnswerReader(HERMES, OFFERED)
     reader.push(MALFORMED["no JSON"])
-
     assert reader.push("Hello") == []
     assert reader.end(is_cut=False) == []
 
@@ -252,13 +242,10 @@ def test_nothing_comes_behind_a_problem() -> None:
 @pytest.mark.parametrize("at", range(1, len(hermes("weather", BERN)) - len("\n</tool_call>") - 1))
 def test_a_call_that_is_cut_off_is_not_complete(at: int) -> None:
     told = Told(HERMES, [hermes("weather", BERN)[:at]], is_cut=True)
-
     assert told.problem == ""
     assert told.complete == 0
     assert not any(complete for *_, complete in told.calls)
 
-
-# --------------------------------------------------------------------------------------------------- thinking
 
 THOUGHTS: dict[str, tuple[Thinking, str, str, str]] = {
     "a thought": (Thinking.MAY, "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
@@ -277,9 +264,7 @@ THOUGHTS: dict[str, tuple[Thinking, str, str, str]] = {
 @pytest.mark.parametrize("case", THOUGHTS)
 def test_thoughts_are_no_part_of_the_answer(case: str, syntax: CallSyntax | None) -> None:
     thinking, answer, thought, text = THOUGHTS[case]
-
     told = Told(syntax, [answer], thinking)
-
     assert (told.thinking, told.text) == (thought, text)
     for at in range(len(answer)):
         assert Told(syntax, [answer[:at], answer[at:]], thinking).outcome == told.outcome
@@ -289,13 +274,10 @@ def test_a_thought_may_speak_of_calls() -> None:
     told = Told(
         HERMES, ["<think>" + hermes("time", "{}") + "</think>\n" + hermes("weather", BERN)], Thinking.MAY
     )
-
     assert told.thinking == hermes("time", "{}")
     assert [name for _, name, _, _ in told.calls] == ["weather"]
     assert told.text == ""
 
-
-# ---------------------------------------------------------------------------------------- whatever is written
 
 _MARKUP = [
     *("<tool_call>", "</tool_call>", "<|python_tag|>", "<think>", "</think>", "\n", " ", "; ", "a <b> c"),
@@ -318,9 +300,7 @@ def test_cuts_change_nothing(
     answer = "".join(parts)
     places = [0, *sorted(cut for cut in cuts if cut < len(answer)), len(answer)]
     pieces = [answer[begin:end] for begin, end in itertools.pairwise(places)]
-
     told = Told(syntax, pieces, thinking, is_cut=is_cut)
-
     assert told.outcome == Told(syntax, [answer], thinking, is_cut=is_cut).outcome
     assert Told(syntax, list(answer), thinking, is_cut=is_cut).outcome == told.outcome
     for _, name, given_arguments, complete in told.calls:

@@ -41,9 +41,7 @@ def stacked(picture: Pixels, count: int) -> list[int]:
 def test_decoded_frames_are_those_of_the_reference(case: dict[str, Any]) -> None:
     rate = Fraction(case["rate"])
     data = video(numbered(case["frames"]), rate=rate, container=case["container"], codec=case["codec"])
-
     _, pictures = read(data, Order(600.0, 4_000_000, case["stack_frames"]))
-
     assert [number(frame) for frame, *_ in pictures] == case["pictures"]
     if case["stacks"] and case["frames"] / rate <= 64:
         found = [
@@ -69,11 +67,8 @@ def test_decoded_frames_are_those_of_the_reference(case: dict[str, Any]) -> None
 def test_every_container_and_codec_is_decoded(container: str, codec: str) -> None:
     scheduling = os.sched_getscheduler(0)
     data = video(numbered(13), rate=5, container=container, codec=codec, sound=tone(2.6))
-
     reader, pictures = read(data)
-
     assert os.sched_getscheduler(0) == scheduling, "processes that tests start would inherit it"
-
     assert [number(frame) for (frame,) in pictures] == [0, 5, 10]
     assert reader.seconds == pytest.approx(2.6, abs=0.01)
     assert len(reader.sound) == pytest.approx(2.6 * SAMPLE_RATE, abs=0.05 * SAMPLE_RATE)
@@ -82,9 +77,7 @@ def test_every_container_and_codec_is_decoded(container: str, codec: str) -> Non
 def test_sound_lies_where_it_was_recorded() -> None:
     silence = np.zeros(SAMPLE_RATE, np.float32)
     sound = np.concatenate([silence, tone(1.0), silence])
-
     reader, _ = read(video(numbered(30), rate=10, sound=sound))
-
     loud = [float(np.abs(reader.sound[begin:end]).mean()) for begin, end in reader.cuts]
     assert [level > 0.2 for level in loud] == [False, True, False]
     assert all(end == begin for (_, end), (begin, _) in pairwise(reader.cuts))
@@ -93,23 +86,18 @@ def test_sound_lies_where_it_was_recorded() -> None:
 
 def test_sound_is_decoded_only_where_it_is_wanted() -> None:
     data = video(numbered(10), rate=10, sound=tone(1.0))
-
     reader, _ = read(data, Order(600.0, 4_000_000, hears=False))
-
     assert len(reader.sound) == 0
 
 
 def test_sound_that_outlasts_the_pictures_ends_with_them() -> None:
     reader, _ = read(video(numbered(10), rate=10, sound=tone(3.0)))
-
     assert len(reader.sound) == SAMPLE_RATE
 
 
 def test_large_frames_are_scaled_down_in_their_shape() -> None:
     data = video(shown(Image.new("RGB", (1280, 720), "red"), 0.2), rate=10)
-
     reader, [[frame]] = read(data, Order(600.0, 65_536))
-
     assert (frame.shape[1], frame.shape[0]) == reader.sizes[0]
     assert frame.shape[0] * frame.shape[1] <= 65_536
     assert frame.shape[1] / frame.shape[0] == pytest.approx(16 / 9, rel=0.01)
@@ -120,9 +108,7 @@ def test_video_of_a_phone_stands_upright() -> None:
     pixels = np.zeros((64, 128, 3), np.uint8)
     pixels[:, :64, 0], pixels[:, 64:, 2] = 255, 255
     data = upright(video([pixels], rate=10))
-
     reader, [[frame]] = read(data)
-
     assert reader.sizes == [(64, 128)]
     assert frame[:56].mean(axis=(0, 1)).argmax() == 0
     assert frame[72:].mean(axis=(0, 1)).argmax() == 2
@@ -132,8 +118,6 @@ def test_video_of_a_phone_stands_upright() -> None:
 @pytest.mark.long
 def test_largest_frames_fit_into_the_memory_of_the_process(codec: str) -> None:
     data = video(numbered(5, (4096, 4096)), rate=4, codec=codec, options={"preset": "ultrafast"})
-
     _, pictures = read(data, Order(600.0, 65_536, 4))
-
     assert [number(frame) for frame, *_ in pictures] == [0, 4]
     assert [len(stack) for _, *stack in pictures] == [1, 0]

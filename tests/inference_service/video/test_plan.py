@@ -25,7 +25,6 @@ def case(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def test_frames_are_those_of_the_reference(case: dict[str, Any]) -> None:
     seen = moments(case["frames"], float(Fraction(case["rate"])), case["stack_frames"])
-
     assert [moment.frame for moment in seen] == case["pictures"]
 
 
@@ -33,7 +32,6 @@ def test_sound_is_cut_where_the_reference_cuts_it(case: dict[str, Any]) -> None:
     rate = float(Fraction(case["rate"]))
     seen = moments(case["frames"], rate, case["stack_frames"])
     pieces = cuts(seen, case["frames"] / rate, case["samples"])
-
     *others, (begin, end) = pieces
     padded = [*others, (begin, max(end, begin + SHORTEST_TAIL))]
     assert [end - begin for begin, end in padded] == [length for _, length in case["sounds"]]
@@ -43,7 +41,6 @@ def test_sound_is_cut_where_the_reference_cuts_it(case: dict[str, Any]) -> None:
 def test_stacks_are_those_of_the_reference_up_to_64_seconds(case: dict[str, Any]) -> None:
     rate = float(Fraction(case["rate"]))
     seen = moments(case["frames"], rate, case["stack_frames"])
-
     if case["stack_frames"] > 1 and case["frames"] / rate <= 64:
         assert [list(moment.stack) or None for moment in seen] == case["stacks"]
     if case["stack_sizes"]:
@@ -57,7 +54,6 @@ def test_stacks_are_those_of_the_reference_up_to_64_seconds(case: dict[str, Any]
 def test_long_video_has_64_frames_each_with_the_stack_of_its_own_second(seconds: float, rate: float) -> None:
     frames = int(seconds * rate) + 1
     seen = moments(frames, rate, 8)
-
     assert len(seen) == 64
     assert [moment.frame for moment in seen] == sorted(moment.frame for moment in seen)
     for moment in seen:

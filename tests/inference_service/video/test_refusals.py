@@ -105,7 +105,6 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 )
 def test_bad_video_is_refused_in_one_sentence(name: str) -> None:
     make, told = BAD[name]
-
     assert refusal(make()) == told
 
 
@@ -117,9 +116,6 @@ def test_more_frames_than_any_video_of_that_length_are_not_counted_to_the_end() 
 
 def test_time_that_other_videos_have_taken_is_not_there_any_more() -> None:
     assert refusal(short(), Order(1.5, 65_536)) == "must last at most 1.5 s, not 2.0 s."
-
-
-# ------------------------------------------------------------------------------- the decoder is not trusted
 
 
 def send(started: list[subprocess.Popen[bytes]], what: signal.Signals) -> Callable[[], None]:
@@ -138,7 +134,6 @@ def test_decoder_that_hangs_is_killed(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "STALL_S", 0.3)
-
     assert refusal(short(), watch=send(started, signal.SIGSTOP)) == "could not be decoded in time."
     assert started[0].returncode == -signal.SIGKILL
 
@@ -148,7 +143,6 @@ def test_decoder_that_crashes_is_told(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert refusal(short(), watch=send(started, signal.SIGSEGV)) == "could not be decoded."
-
     assert "video decoder failed: it ended with exit code -11" in caplog.text
 
 
@@ -157,7 +151,6 @@ def test_decoder_that_takes_too_much_time_is_killed(
 ) -> None:
     monkeypatch.setattr(process, "CPU_S_A_MINUTE", 0.02)
     monkeypatch.setattr(process, "WAIT", 100_000)  # which bounds the time on the clock
-
     assert refusal(short()) == "takes more than 0.02 s of processor time a minute to decode."
     assert started[0].returncode == -signal.SIGKILL
 
@@ -166,7 +159,6 @@ def test_decoder_that_takes_too_much_memory_is_killed(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "MEMORY_BYTES", 1 << 20)
-
     assert refusal(short()) == "needs more than 1 GiB of memory."
     assert started[0].returncode == -signal.SIGKILL
 
@@ -205,5 +197,4 @@ ANSWERS = {
 def test_decoder_that_answers_nonsense_is_not_believed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import sys; sys.stdout.buffer.write({ANSWERS[name]!r})"
     monkeypatch.setattr(child, "command", lambda *_: [sys.executable, "-c", program])
-
     assert refusal(short()) == "could not be decoded."

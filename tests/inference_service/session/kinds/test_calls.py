@@ -14,14 +14,7 @@ from jsonschema import validate
 from inference_service.checkpoints import causal
 from inference_service.families.causal_runtime import model_info
 from inference_service.interface.engine import End, Finish
-from inference_service.interface.setups import (
-    ChatMessage,
-    Tool,
-    ToolCall,
-    ToolMode,
-    Tools,
-    UnitOverrides,
-)
+from inference_service.interface.setups import ChatMessage, Tool, ToolCall, ToolMode, Tools, UnitOverrides
 from inference_service.tools.grammar import Mask
 from tests.inference_service.engine.support import tiny_caller
 from tests.inference_service.engine.support.calling import TIME, WARM, WEATHER, Chat, Chats, required
@@ -54,13 +47,9 @@ def open_chat(chats: Chats) -> Iterator[Callable[..., Chat]]:
     chats.close()
 
 
-# ------------------------------------------------------------------------------------------------- required
-
-
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_a_required_call_is_valid_whatever_the_weights(open_chat: Callable[..., Chat], seed: int) -> None:
     told = open_chat(seed=seed).ask("Weather?", tools=required())
-
     ((name, arguments, complete),) = told.calls
     assert (name, complete) == ("weather", True)
     validate(json.loads(arguments), CITY)
@@ -71,19 +60,15 @@ def test_a_required_call_is_valid_whatever_the_weights(open_chat: Callable[..., 
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
 def test_the_named_tool_is_called(open_chat: Callable[..., Chat], temperature: float) -> None:
     chat = open_chat(sampling=replace(WARM, temperature=temperature))
-
     told = chat.ask("Hello", tools=required(WEATHER, TIME, named="time"))
-
     assert told.calls == [("time", "{}", True)]
 
 
 @pytest.mark.sample("llama")
 def test_any_of_the_tools_may_be_the_required_one(open_chat: Callable[..., Chat]) -> None:
     tools = [replace(TIME, name=name) for name in "abcd"]
-
     chat = open_chat()
     names = {chat.ask("Hi", tools=required(*tools)).calls[0][0] for _ in range(8)}
-
     assert len(names) > 1
     assert names <= set("abcd")
 
@@ -92,7 +77,6 @@ def test_any_of_the_tools_may_be_the_required_one(open_chat: Callable[..., Chat]
 def test_several_calls_are_required_where_there_may_be(open_chat: Callable[..., Chat]) -> None:
     tools = required(TIME, replace(TIME, name="date"), are_parallel=True)
     chat = open_chat(sampling=replace(WARM, temperature=2.0))
-
     counts = set()
     for _ in range(6):
         told = chat.ask("Hi", tools=tools, overrides=UnitOverrides(max_new_tokens=600))
@@ -105,7 +89,6 @@ def test_several_calls_are_required_where_there_may_be(open_chat: Callable[..., 
 
 def test_a_call_that_needs_more_tokens_than_there_are_is_cut_off(open_chat: Callable[..., Chat]) -> None:
     told = open_chat().ask("Hi", tools=required(), overrides=UnitOverrides(max_new_tokens=40))
-
     assert told.done.finish is Finish.LENGTH
     assert told.done.usage.output_text_tokens == 40
     assert not any(complete for *_, complete in told.calls)
@@ -115,14 +98,12 @@ def test_the_session_goes_on_behind_a_call(open_chat: Callable[..., Chat]) -> No
     chat = open_chat()
     (called,) = chat.ask("Weather?", tools=required()).calls
     call = ToolCall("call_1", "weather", json.loads(called[1]))
-
     told = chat.ask(
         "Weather?",
         ChatMessage("assistant", (), (call,)),
         ChatMessage("tool", ("Rain.",), call_id="call_1"),
         tools=replace(AUTO, mode=ToolMode.NONE),
     )
-
     assert told.done.end is End.TURN
     assert told.calls == []
 
@@ -130,13 +111,9 @@ def test_the_session_goes_on_behind_a_call(open_chat: Callable[..., Chat]) -> No
 def test_ids_of_calls_are_all_different(open_chat: Callable[..., Chat]) -> None:
     chat = open_chat()
     told = [piece.call for _ in range(3) for piece in chat.ask("Hi", tools=required(TIME)).pieces]
-
     ids = [call.id for call in told if call is not None and call.id]
     assert len(set(ids)) == 3
     assert all(len(it) <= 64 and it.isascii() for it in ids)
-
-
-# -------------------------------------------------------------------------------------- alone and in a crowd
 
 
 @pytest.mark.sample("hermes")
@@ -164,9 +141,6 @@ def test_neighbours_change_nothing_of_a_required_call_nor_it_of_them(chats: Chat
     assert talk([2, 1, 0]) == alone[::-1]
 
 
-# --------------------------------------------------------------------------------------------- as it sees fit
-
-
 @pytest.fixture
 def chat(folders: Callable[[str], Path]) -> Iterator[Chat]:
     """With a model whose every word is prescribed."""
@@ -177,7 +151,6 @@ def chat(folders: Callable[[str], Path]) -> Iterator[Chat]:
 
 def test_a_call_is_told_apart_from_the_text_before_it(chat: Chat) -> None:
     told = chat.say("Let me look." + CALL).ask("Weather?", tools=AUTO)
-
     assert told.text == "Let me look."
     assert told.calls == [("weather", BERN, True)]
     assert (told.done.end, told.done.finish) == (End.TURN, Finish.EOS)
@@ -187,7 +160,6 @@ def test_a_call_is_told_apart_from_the_text_before_it(chat: Chat) -> None:
 def test_nothing_of_a_call_is_among_the_tokens_of_the_text(chat: Chat) -> None:
     chat.say("Zürich: " + CALL + "\n So it is 🌧." + CALL)
     told = chat.ask("Weather?", tools=AUTO, overrides=UnitOverrides(max_new_tokens=300))
-
     ids = [token for piece in told.pieces for token in piece.token_ids]
     assert told.text == "Zürich:So it is 🌧."
     assert tiny_caller.tokenizer().decode(ids) == "Zürich:So it is 🌧."
@@ -196,7 +168,6 @@ def test_nothing_of_a_call_is_among_the_tokens_of_the_text(chat: Chat) -> None:
 
 def test_an_answer_of_one_call_ends_with_it(chat: Chat) -> None:
     told = chat.say(CALL + CALL).ask("Weather?", tools=replace(AUTO, are_parallel=False))
-
     assert told.calls == [("weather", BERN, True)]
     assert (told.done.end, told.done.finish) == (End.TURN, Finish.EOS)
 
@@ -208,9 +179,7 @@ def test_without_tools_what_looks_like_a_call_is_text(chat: Chat) -> None:
 
 def test_thoughts_are_apart_where_they_are_asked_for(chat: Chat) -> None:
     thought = "<think>\nHm.\n</think>\n\nSo."
-
     told = chat.say(thought).ask("Why?", thinking=True)
-
     assert (told.thinking, told.text) == ("Hm.", "So.")
     assert [token for piece in told.pieces for token in piece.token_ids] == tiny_caller.tokenizer().encode(
         "So."
@@ -220,9 +189,7 @@ def test_thoughts_are_apart_where_they_are_asked_for(chat: Chat) -> None:
 
 def test_a_stop_string_is_one_of_the_text_alone(chat: Chat) -> None:
     stops = UnitOverrides(stop=("Bern", "END"))
-
     told = chat.say("EN" + CALL + "In Bern").ask("Weather?", tools=AUTO, overrides=stops)
-
     assert told.text == "ENIn "
     assert told.calls == [("weather", BERN, True)]
     assert told.done.finish is Finish.STOP
@@ -233,7 +200,6 @@ def test_a_stop_string_is_one_of_the_text_alone(chat: Chat) -> None:
 )
 def test_a_call_written_wrong_fails_its_turn_alone(chat: Chat, wrong: str) -> None:
     told = chat.say("Well." + wrong).ask("Weather?", tools=AUTO)
-
     assert told.text == "Well."
     assert (told.done.end, told.done.finish) == (End.FAILED, None)
     assert told.done.failure is not None
@@ -244,20 +210,14 @@ def test_a_call_written_wrong_fails_its_turn_alone(chat: Chat, wrong: str) -> No
 
 def test_a_llama_tag_is_seen_though_it_is_no_text(folders: Callable[[str], Path]) -> None:
     chat = Chats.of(folders("llama")).open()
-
     told = chat.say('Hm.<|python_tag|>{"name": "time", "parameters": {}}').ask("Now?", tools=Tools((TIME,)))
-
     assert (told.text, told.calls) == ("Hm.", [("time", "{}", True)])
 
 
 def test_a_required_call_may_be_thought_about(chat: Chat) -> None:
     told = chat.say("<think>\nHm.\n</think>", ends=False).ask("Why?", tools=required(), thinking=True)
-
     assert (told.thinking, told.text) == ("Hm.", "")
     assert [(name, complete) for name, _, complete in told.calls] == [("weather", True)]
-
-
-# -------------------------------------------------------------------------------------- who can, and what not
 
 
 @pytest.mark.parametrize(
@@ -267,24 +227,19 @@ def test_who_writes_calls_in_a_known_way_takes_tools(
     folders: Callable[[str], Path], family: str, can: bool
 ) -> None:
     loaded = causal.load(folders(family), torch.device("cpu"), torch.float32)
-
     assert model_info(loaded, 64).calls_tools is can
 
 
 def test_a_thought_that_the_prompt_begins_is_one(folders: Callable[[str], Path]) -> None:
     chat = Chats.of(folders("opens a thought")).open()
-
     told = chat.ask("Hi", thinking=True)
-
     assert told.thinking
     assert "<think>" not in told.thinking + told.text
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused_by_its_field(open_chat: Callable[..., Chat]) -> None:
     chat, tools = open_chat(), (TIME, Tool("bad", "", {"type": "object", "not": {"required": ["x"]}}))
-
     told = chat.ask("Hi", tools=required(*tools))
-
     failure = told.prefilled.failure
     assert failure is not None
     assert (failure.reason, failure.field) == ("PARAMS_INVALID", "turn.tools[1].parameters_json")
@@ -308,9 +263,7 @@ def test_a_constraint_that_breaks_fails_its_turn_alone(chats: Chats, open_chat: 
     unit = chat.session.queue.first
     assert unit is not None
     unit.input = replace(unit.input, constraint=Broken())
-
     chats.run()
-
     done = chat.told(broken).done
     assert done.failure is not None
     assert (done.end, done.failure.reason, done.failure.field) == (End.FAILED, "PARAMS_INVALID", "turn.tools")

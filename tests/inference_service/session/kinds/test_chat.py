@@ -3,15 +3,7 @@
 import pytest
 import torch
 
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Failure,
-    Finish,
-    Piece,
-    Prefilled,
-    Ready,
-)
+from inference_service.interface.engine import Done, End, Failure, Finish, Piece, Prefilled, Ready
 from inference_service.interface.setups import Sampling, UnitOverrides
 from inference_service.session.base.session import Stage
 from tests.inference_service.engine.support.exchange import END, TURN_END, Exchange
@@ -24,9 +16,6 @@ def texts(said: Said) -> list[str]:
     return [event.text for event in said.events if isinstance(event, Piece)]
 
 
-# ------------------------------------------------------------------------------------------------- context
-
-
 def test_session_is_ready_without_a_prompt() -> None:
     assert Exchange().opening == [Ready(0)]
 
@@ -35,7 +24,6 @@ def test_every_turn_begins_on_an_empty_context() -> None:
     chat = Exchange()
     first = chat.answer("Hi there").one(Prefilled)
     second = chat.answer("Hi there").one(Prefilled)
-
     assert first.context_tokens == second.context_tokens == first.usage.input_text_tokens
     assert second.usage.cached_tokens == 0
 
@@ -43,7 +31,6 @@ def test_every_turn_begins_on_an_empty_context() -> None:
 def test_long_prompt_is_heard_in_portions_and_answered_once() -> None:
     chat = Exchange(limit=4096)
     said = chat.hear("a b c d " * 400)
-
     assert len(said.events) == 1
     assert said.one(Prefilled).context_tokens == said.one(Prefilled).usage.input_text_tokens > 1024
 
@@ -51,18 +38,13 @@ def test_long_prompt_is_heard_in_portions_and_answered_once() -> None:
 def test_tokens_of_the_session_add_up() -> None:
     chat = Exchange()
     first, second = chat.answer("Hi").closed, chat.answer("Hello there").closed
-
     assert second.session_usage.input_text_tokens == 2 * first.session_usage.input_text_tokens
     assert second.session_usage.output_text_tokens > 2 * first.session_usage.output_text_tokens
-
-
-# -------------------------------------------------------------------------------------------------- the end
 
 
 def test_end_token_ends_the_turn_and_is_counted_but_not_shown() -> None:
     chat = Exchange()
     said = chat.answer("Hi")
-
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.EOS)
     assert said.text == "Hi"
     assert list(said.token_ids) == chat.encode("Hi")
@@ -71,7 +53,6 @@ def test_end_token_ends_the_turn_and_is_counted_but_not_shown() -> None:
 
 def test_empty_answer_is_an_answer() -> None:
     said = Exchange().answer("")
-
     assert (said.done.end, said.done.finish, said.text) == (End.TURN, Finish.EOS, "")
     assert said.done.usage.output_text_tokens == 1
 
@@ -79,7 +60,6 @@ def test_empty_answer_is_an_answer() -> None:
 def test_most_tokens_end_the_turn() -> None:
     chat = Exchange()
     said = chat.answer("one two three four", overrides=UnitOverrides(max_new_tokens=2))
-
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.LENGTH)
     assert list(said.token_ids) == chat.encode("one two three four")[:2]
 
@@ -87,7 +67,6 @@ def test_most_tokens_end_the_turn() -> None:
 def test_end_of_the_context_ends_the_turn_and_not_the_session() -> None:
     chat = Exchange(limit=30)
     said = chat.answer("one two three four five six seven eight nine ten eleven twelve")
-
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.LENGTH)
     assert said.one(Prefilled).context_tokens + said.done.usage.output_text_tokens == 30
     assert chat.answer("Hi").done.finish is Finish.EOS
@@ -97,7 +76,6 @@ def test_stop_token_ends_the_turn_and_is_not_shown() -> None:
     chat = Exchange()
     stop = chat.encode(" there")[-1]
     said = chat.answer("Hi there you", overrides=UnitOverrides(stop_token_ids=(stop,)))
-
     assert said.done.finish is Finish.STOP
     assert stop not in said.token_ids
 
@@ -108,13 +86,9 @@ def test_ignored_end_token_leaves_no_trace() -> None:
     chat.generate(UnitOverrides(ignore_eos=True, max_new_tokens=9))
     hello = chat.encode("Hello")
     said = chat.decide(*hello, END, END, *hello)
-
     assert said.text == "HelloHello"
     assert list(said.token_ids) == [*hello, *hello]
     assert chat.turn.stage is Stage.DECODE
-
-
-# -------------------------------------------------------------------------------------------- stop strings
 
 
 def test_stop_string_over_the_border_of_tokens_is_never_shown() -> None:
@@ -122,7 +96,6 @@ def test_stop_string_over_the_border_of_tokens_is_never_shown() -> None:
     tokens = chat.encode("I am so. not")
     assert len(tokens) > 6
     said = chat.answer("I am so. not", overrides=UnitOverrides(stop=("so. n",)))
-
     assert said.text == "I am "
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.STOP)
 
@@ -130,7 +103,6 @@ def test_stop_string_over_the_border_of_tokens_is_never_shown() -> None:
 def test_text_waits_only_while_a_stop_string_may_be_beginning() -> None:
     chat = Exchange()
     said = chat.answer("a b. c", overrides=UnitOverrides(stop=(". d",)))
-
     assert said.text == "a b. c"
     assert "".join(texts(said)[:-1]) in ("a b", "a")
     assert said.done.finish is Finish.EOS
@@ -138,7 +110,6 @@ def test_text_waits_only_while_a_stop_string_may_be_beginning() -> None:
 
 def test_stop_string_at_the_very_end_counts() -> None:
     said = Exchange().answer("one. two", overrides=UnitOverrides(stop=("two",)))
-
     assert said.text.rstrip() == "one."
     assert said.done.finish is Finish.STOP
 
@@ -146,26 +117,20 @@ def test_stop_string_at_the_very_end_counts() -> None:
 def test_ids_of_a_stop_string_are_not_shown() -> None:
     chat = Exchange()
     said = chat.answer("Hi there", overrides=UnitOverrides(stop=("there",)))
-
     assert said.text == "Hi "
     assert list(said.token_ids) == chat.encode("Hi")
 
 
 def test_overrides_hold_for_their_turn_only() -> None:
     chat = Exchange(sampling=Sampling(temperature=0.0, stop=("there",)))
-
     assert chat.answer("Hi there", overrides=UnitOverrides(stop=("z",))).text == "Hi there"
     assert chat.answer("Hi there").text.rstrip() == "Hi"
-
-
-# ----------------------------------------------------------------------------------------------- characters
 
 
 def test_characters_are_never_cut() -> None:
     chat = Exchange()
     assert len(chat.encode("🙂")) > 2
     said = chat.answer("so 🙂 good")
-
     assert said.text == "so 🙂 good"
     assert not any("\ufffd" in text for text in texts(said))
     assert list(said.token_ids) == chat.encode("so 🙂 good")
@@ -175,18 +140,13 @@ def test_character_that_the_end_cuts_is_left_out() -> None:
     chat = Exchange()
     whole = len(chat.encode("so 🙂"))
     said = chat.answer("so 🙂", overrides=UnitOverrides(max_new_tokens=whole - 1))
-
     assert said.text in ("so", "so ")
     assert said.done.finish is Finish.LENGTH
 
 
 def test_space_that_opens_the_answer_is_not_shown() -> None:
     chat = Exchange()
-
     assert chat.answer(" Hi there").text == "Hi there"
-
-
-# ------------------------------------------------------------------------------------------------- sampling
 
 
 def test_end_is_less_likely_with_a_length_penalty() -> None:
@@ -229,13 +189,9 @@ def test_seed_of_a_turn_holds_for_it_alone() -> None:
 
     seeded, other = Exchange(), Exchange()
     first, own = drawn(seeded, 5), drawn(seeded, None)
-
     assert drawn(other, None) == own
     assert drawn(other, 5) == first
     assert own != first
-
-
-# ----------------------------------------------------------------------------------------- cancel, failure
 
 
 def test_cancel_before_the_answer() -> None:
@@ -243,7 +199,6 @@ def test_cancel_before_the_answer() -> None:
     chat.hear()
     chat.turn.queue.cancel(1)
     said = chat.generate()
-
     assert (said.done.end, said.done.finish) == (End.CANCELLED, None)
     assert chat.finalize().closed.context_tokens == said.one(Prefilled).context_tokens
 
@@ -255,7 +210,6 @@ def test_cancel_stops_at_the_next_decision() -> None:
     chat.decide(*chat.encode("Hi"))
     chat.turn.queue.cancel(1)
     said = chat.decide(*chat.encode("x"))
-
     assert said.done.end is End.CANCELLED
     assert said.text == "Hi"
 
@@ -265,7 +219,6 @@ def test_unusable_input_fails_its_turn_alone() -> None:
     chat.hear(failure=UNUSABLE)
     chat.generate()
     said = chat.finalize()
-
     assert said.one(Prefilled).failure == UNUSABLE
     assert (said.done.end, said.done.failure) == (End.FAILED, UNUSABLE)
     assert chat.answer("Hi").done.end is End.TURN
@@ -277,7 +230,6 @@ def test_rejected_settings_fail_the_turn() -> None:
     refused = Failure("PARAMS_INVALID", "too hot", "run.sampling.temperature")
     chat.turn.queue.reject(1, refused)
     chat.turn.begin_generate()
-
     (done,) = [event for event in chat.turn.events if isinstance(event, Done)]
     assert (done.end, done.failure) == (End.FAILED, refused)
 
@@ -286,7 +238,6 @@ def test_bad_numbers_in_the_prompt_fail_the_turn_alone() -> None:
     chat = Exchange()
     chat.hear(poisoned=True)
     said = chat.generate()
-
     failure = said.one(Prefilled).failure
     assert failure is not None
     assert failure.reason == "INFERENCE_FAILED"
@@ -303,15 +254,11 @@ def test_bad_numbers_in_the_answer_fail_the_turn_alone(poisoned: bool) -> None:
     scores = torch.zeros(VOCABULARY) if poisoned else torch.full((VOCABULARY,), torch.nan)
     scores[40] = 10.0
     said = chat.decide_on(scores, poisoned=poisoned)
-
     assert said.done.end is End.FAILED
     assert said.done.failure is not None
     assert said.done.failure.retryable
     chat.finalize()
     assert chat.answer("Hi").done.end is End.TURN
-
-
-# --------------------------------------------------------------------------------------------------- speech
 
 
 def spoken(chat: Exchange, text: str, *, end: int = END) -> list[tuple[list[int], list[float], bool]]:
@@ -332,7 +279,6 @@ def spoken(chat: Exchange, text: str, *, end: int = END) -> list[tuple[list[int]
 def test_spoken_answer_is_said_in_the_groups_of_words_of_training() -> None:
     chat = Exchange()
     groups = spoken(chat, " one two three four five six seven eight")
-
     # At most four words and sixteen characters each.
     said = [chat.template.decode(ids) for ids, _, _ in groups]
     assert said == [" one two three", " four five six", " seven eight"]
@@ -341,7 +287,6 @@ def test_spoken_answer_is_said_in_the_groups_of_words_of_training() -> None:
 def test_each_word_goes_with_its_own_hidden_states_and_the_last_with_the_end_of_the_turn() -> None:
     chat = Exchange()
     groups = spoken(chat, " one two three four five six")
-
     rows = [row for _, hidden, _ in groups for row in hidden]
     assert rows == [float(i) for i in range(len(rows))]
     ids = [token for group, _, _ in groups for token in group]
@@ -350,7 +295,6 @@ def test_each_word_goes_with_its_own_hidden_states_and_the_last_with_the_end_of_
 
 def test_only_first_and_last_group_may_be_short() -> None:
     groups = spoken(Exchange(), " one two three four five six seven eight nine ten")
-
     assert [short for _, _, short in groups] == [True, *[False] * (len(groups) - 2), True]
 
 
@@ -358,7 +302,6 @@ def test_sound_follows_its_text_and_the_turn_ends_after_it() -> None:
     chat = Exchange()
     spoken(chat, " one two three four five six")
     said = chat.finalize()
-
     assert "".join(texts(said)) == "one two three four five six"
     assert said.samples == 2 * 25 * 960
     assert isinstance(said.events[-3], Piece)
@@ -373,7 +316,6 @@ def test_last_token_allowed_is_said_too() -> None:
     chat.hear(speaks=True)
     chat.generate(UnitOverrides(max_new_tokens=len(tokens)))
     chat.decide(*tokens)
-
     assert chat.turn.groups.job is not None
     assert chat.turn.groups.job.tokens == [*tokens, TURN_END]
     assert chat.turn.groups.job.hidden[:, 0].tolist() == [float(i) for i in range(len(tokens) + 1)]
@@ -387,14 +329,12 @@ def test_what_a_stop_string_holds_back_is_not_said() -> None:
     for token in chat.encode(" one two"):
         if chat.turn.wants_decision:
             chat.decide(token)
-
     assert chat.turn.groups.job is not None
     assert chat.turn.groups.job.tokens == [*chat.encode(" one"), TURN_END]
 
 
 def test_answer_without_words_is_not_said() -> None:
     chat = Exchange()
-
     assert spoken(chat, "") == []
     assert chat.said.done.end is End.TURN
 
@@ -403,7 +343,6 @@ def test_silent_turn_after_a_spoken_one_is_silent() -> None:
     chat = Exchange()
     spoken(chat, " one two")
     chat.finalize()
-
     said = chat.answer("one two")
     assert said.samples == 0
     assert said.done.usage.output_audio_tokens == 0
@@ -413,7 +352,6 @@ def test_voice_of_each_turn_is_clean() -> None:
     chat = Exchange()
     first = spoken(chat, " one two")
     chat.finalize()
-
     assert chat.turn.groups.speech.length == 0
     assert spoken(chat, " one two") == first
 
@@ -429,7 +367,6 @@ def test_cancel_stops_the_voice() -> None:
     assert chat.turn.stage is Stage.SPEAK
     chat.turn.queue.cancel(1)
     said = chat.speak()
-
     assert said.done.end is End.CANCELLED
     assert said.samples == 0
     chat.finalize()
@@ -442,7 +379,6 @@ def test_bad_numbers_of_the_voice_fail_the_turn_alone() -> None:
     chat.generate()
     chat.decide(*chat.encode(" one"), END)
     said = chat.speak(3, poisoned=True)
-
     assert said.done.end is End.FAILED
     assert said.samples == 0
     chat.finalize()

@@ -15,16 +15,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Event,
-    Finalized,
-    Finish,
-    Piece,
-    Prefilled,
-    Ready,
-)
+from inference_service.interface.engine import Done, End, Event, Finalized, Finish, Piece, Prefilled, Ready
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
@@ -127,7 +118,6 @@ OTHER = Picture(jpeg("blue", "square", (64, 48)))
 def test_model_with_a_template_holds_chats_and_one_without_does_not() -> None:
     model, _, config = tiny.model()
     silent = Tokenizer(FastTokenizer.from_file(str(golden.FOLDER / "tokenizer.json")))
-
     assert Mode.CHAT in runtime().info.modes
     assert Mode.CHAT not in DuplexRuntime(antiphon_mini.components(model, silent, config), 1).info.modes
 
@@ -136,7 +126,6 @@ def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
     """Computed again without packing, cache or portions."""
     told = chat.ask(QUESTION, max_new_tokens=12, temperature=0.0)
     assert len(ids(told)) > 5
-
     model = tiny.model(sees=True)[0].llm
     (prompt,) = chat.session.preprocessor.prepare(TurnInput((ChatMessage("user", (QUESTION,)),))).portions
     rows = [token for passage in prompt for token in passage.ids]
@@ -154,7 +143,6 @@ def test_turn_is_the_same_after_any_other(chat: Chatter, speaks: bool) -> None:
     first = chat.ask("Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
     chat.ask("Something else", clip(3), temperature=1.0, speaks=True)
     again = chat.ask("Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
-
     assert ids(again) == ids(first)
     assert text(again) == text(first)
     # The vocoder's noise goes on where it was.
@@ -167,7 +155,6 @@ def test_small_slices_of_a_long_prompt_change_nothing(chat: Chatter, budget: int
     parts = ("Look: ", PICTURE, "and listen: ", clip(19), "a b c d " * 10)
     whole = chat.ask(*parts, seed=1)
     chat.budget = budget
-
     assert len(ids(whole)) > 5
     assert ids(chat.ask(*parts, seed=1)) == ids(whole)
 
@@ -202,21 +189,18 @@ def state(chat: Chatter, *parts: str | Picture | Clip) -> torch.Tensor:
 
 def test_picture_is_seen(chat: Chatter) -> None:
     first, second, again = (state(chat, "What is it?", shown) for shown in (PICTURE, OTHER, PICTURE))
-
     torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
     assert float((first - second).abs().max()) > 1e-3
 
 
 def test_clip_is_heard(chat: Chatter) -> None:
     first, second, again = (state(chat, "What is it?", clip(1.5, seed)) for seed in (1, 2, 1))
-
     torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
     assert float((first - second).abs().max()) > 1e-3
 
 
 def test_usage_and_slices_are_told_with_the_prompt(chat: Chatter) -> None:
     told = chat.ask("What?", PICTURE, clip(2), PICTURE)
-
     (heard,) = [event for event in told if isinstance(event, Prefilled)]
     assert heard.vision_slices == 2
     assert heard.usage.input_vision_tokens == 2 * tiny.PICTURE_TOKENS
@@ -228,7 +212,6 @@ def test_usage_and_slices_are_told_with_the_prompt(chat: Chatter) -> None:
 
 def test_length_of_the_sound_fits_the_words(chat: Chatter) -> None:
     told = chat.ask("Speak", speaks=True, max_new_tokens=40)
-
     groups = [event.audio for event in told if isinstance(event, Piece) and event.audio is not None]
     assert len(groups) >= 2
     assert all(len(audio) == 24_000 for audio in groups[1:-1])
@@ -240,7 +223,6 @@ def test_length_of_the_sound_fits_the_words(chat: Chatter) -> None:
 def test_context_holds_nothing_of_a_turn_after_the_next_has_begun(chat: Chatter) -> None:
     long = chat.ask("a b c d e f g h " * 10)
     short = chat.ask("a")
-
     assert done(short).context_tokens < done(long).context_tokens
     assert done(short).finish in (Finish.LENGTH, Finish.EOS)
     assert done(short).end is End.TURN

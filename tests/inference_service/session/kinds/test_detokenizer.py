@@ -30,9 +30,7 @@ def test_cut_character_comes_at_the_end() -> None:
 
 def test_bytes_that_are_no_text_do_not_wait_for_ever() -> None:
     stream = Detokenizer(spell)
-
     given = [stream.add(0xFF) for _ in range(100)]
-
     assert "".join(given).count("�") > 80
 
 
@@ -47,7 +45,6 @@ def test_each_token_costs_the_same() -> None:
     stream = Detokenizer(counting)
     for byte in ("é" * 1000).encode():
         stream.add(byte)
-
     assert longest <= 4
 
 
@@ -58,13 +55,10 @@ def test_leading_space_that_a_decoder_drops_is_kept_between_pieces() -> None:
         return "".join(words[i] for i in ids).replace("▁", " ").removeprefix(" ")
 
     stream = Detokenizer(dropping)
-
     assert [stream.add(i) for i in range(3)] == ["good", " morning", "s"]
 
 
 def test_text_after_a_flush_begins_anew() -> None:
     stream = Detokenizer(lambda ids: "".join(" x" for _ in ids).removeprefix(" "))
-
     first, second, _, again = stream.add(0), stream.add(0), stream.flush(), stream.add(0)
-
     assert (first, second, again) == ("x", " x", "x")

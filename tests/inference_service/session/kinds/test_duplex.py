@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from inference_service.interface.engine import (
-    End,
-    Finish,
-    Prefilled,
-    Ready,
-    SessionFailed,
-    UnitUsage,
-)
+from inference_service.interface.engine import End, Finish, Prefilled, Ready, SessionFailed, UnitUsage
 from inference_service.interface.setups import UnitOverrides, Window, WindowMode
 from inference_service.models.config import TurnBound
 from inference_service.session.base.session import Stage, summed
@@ -28,18 +21,13 @@ def talk() -> Talk:
     return Talk()
 
 
-# ----------------------------------------------------------------------------------------- listen and speak
-
-
 def test_prompt_read_makes_the_session_ready() -> None:
     talk = Talk()
-
     assert talk.opening == [Ready(PROMPT)]
 
 
 def test_listen_ends_a_unit_with_nothing_said(talk: Talk) -> None:
     said = talk.unit(talk.special.listen)
-
     assert said.done.end is End.LISTEN
     assert said.done.finish is Finish.EOS
     assert (said.text, said.samples) == ("", 0)
@@ -47,9 +35,7 @@ def test_listen_ends_a_unit_with_nothing_said(talk: Talk) -> None:
 
 def test_spoken_unit_says_its_text_and_one_second_and_leaves_the_turn_open(talk: Talk) -> None:
     words = talk.encode(" I am here")
-
     said = talk.unit(talk.special.speak, *words, talk.special.chunk_eos)
-
     assert said.done.end is End.CHUNK
     assert said.text == " I am here"
     assert said.token_ids == tuple(words)
@@ -59,7 +45,6 @@ def test_spoken_unit_says_its_text_and_one_second_and_leaves_the_turn_open(talk:
 
 def test_turn_end_closes_the_turn(talk: Talk) -> None:
     said = talk.unit(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.chunk_eos)
-
     assert said.done.end is End.TURN
     assert not talk.conversation.turn_open
     assert talk.conversation.speech.length == 0
@@ -67,16 +52,13 @@ def test_turn_end_closes_the_turn(talk: Talk) -> None:
 
 def test_words_after_a_turn_end_open_it_again(talk: Talk) -> None:
     yes = talk.encode(" Yes")
-
     said = talk.unit(talk.special.speak, *yes, talk.special.turn_eos, *yes, talk.special.chunk_eos)
-
     assert said.done.end is End.CHUNK
     assert talk.conversation.turn_open
 
 
 def test_listen_after_a_turn_end_keeps_what_the_unit_said(talk: Talk) -> None:
     said = talk.unit(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.listen)
-
     assert said.done.end is End.TURN
     assert said.text == " Yes"
     assert said.samples == 24_000
@@ -85,56 +67,43 @@ def test_listen_after_a_turn_end_keeps_what_the_unit_said(talk: Talk) -> None:
 @pytest.mark.parametrize("name", ["listen", "chunk_eos", "chunk_tts_eos"])
 def test_terminator_is_not_fed_but_carried_into_the_next_unit(talk: Talk, name: str) -> None:
     terminator = getattr(talk.special, name)
-
     said = talk.unit(terminator)
     assert talk.fed[-1] == -1
     assert said.closed.context_tokens == PROMPT + 1 + UNIT_TOKENS + 2
-
     talk.hear()
     assert talk.fed[-3 - UNIT_TOKENS : -UNIT_TOKENS] == [terminator, talk.special.unit_end, talk.special.unit]
 
 
 def test_listen_inside_a_turn_becomes_tts_bos(talk: Talk) -> None:
     talk.unit(talk.special.speak, *talk.encode(" I"), talk.special.chunk_eos)
-
     said = talk.unit(talk.special.listen, *talk.encode(" am"), talk.special.chunk_eos)
-
     assert said.text == " am"
     assert talk.fed[-3:] == [talk.special.tts_bos, *talk.encode(" am")]
 
 
 def test_listen_right_after_speak_is_inside_the_turn(talk: Talk) -> None:
     talk.unit(talk.special.speak, talk.special.listen, talk.special.chunk_eos)
-
     assert talk.fed[-2:] == [talk.special.speak, talk.special.tts_bos]
 
 
 def test_first_token_of_a_unit_is_never_text(talk: Talk) -> None:
     first, second = talk.encode("f"), talk.encode("g")
-
     said = talk.unit(*first, *second, talk.special.chunk_eos)
-
     assert said.text == "g"
     assert talk.fed[-2:] == [*first, *second]
 
 
 def test_unit_without_words_goes_on_speaking_inside_a_turn(talk: Talk) -> None:
     talk.unit(talk.special.speak, *talk.encode(" I am here"), talk.special.chunk_eos)
-
     said = talk.unit(talk.special.chunk_eos)
-
     assert said.done.end is End.CHUNK
     assert (said.text, said.samples) == ("", 24_000)
 
 
 def test_unit_without_a_word_outside_a_turn_listens(talk: Talk) -> None:
     said = talk.unit(talk.special.chunk_eos)
-
     assert said.done.end is End.LISTEN
     assert not talk.conversation.turn_open
-
-
-# --------------------------------------------------------------------------------------------------- limits
 
 
 def test_token_that_would_reach_28_characters_is_not_said(talk: Talk) -> None:
@@ -142,7 +111,6 @@ def test_token_that_would_reach_28_characters_is_not_said(talk: Talk) -> None:
     talk.generate()
     talk.decide(talk.special.speak, *[EIGHT_CHARACTERS] * 4)
     said = talk.speak()
-
     assert said.text == "*" * 24
     assert len(said.text) + 8 >= MAX_CHARACTERS
     assert said.done.finish is Finish.LENGTH
@@ -153,9 +121,7 @@ def test_token_that_would_reach_28_characters_is_not_said(talk: Talk) -> None:
 
 def test_last_of_the_allowed_steps_belongs_to_the_terminator(talk: Talk) -> None:
     letter = talk.encode("a")
-
     said = talk.unit(talk.special.speak, *letter * 18)
-
     assert said.text == "a" * 18
     assert said.done.finish is Finish.LENGTH
     assert talk.conversation.context.pending == [talk.special.chunk_eos, talk.special.unit_end]
@@ -163,17 +129,14 @@ def test_last_of_the_allowed_steps_belongs_to_the_terminator(talk: Talk) -> None
 
 def test_turn_may_end_at_the_last_step(talk: Talk) -> None:
     said = talk.unit(talk.special.speak, *talk.encode("a") * 17, talk.special.turn_eos)
-
     assert said.done.end is End.TURN
     assert said.done.finish is Finish.LENGTH
 
 
 def test_overrides_hold_for_one_unit(talk: Talk) -> None:
     letter = talk.encode("a")
-
     short = talk.unit(talk.special.speak, *letter * 3, overrides=UnitOverrides(max_new_tokens=5))
     assert short.text == "aaa"
-
     long = talk.unit(*letter * 6, talk.special.chunk_eos)
     assert long.text == "aaaaa"
 
@@ -190,19 +153,14 @@ def test_no_override_outgrows_the_slot() -> None:
         talk.speak()
         finishes.append(talk.finalize().done.usage.output_text_tokens)
         frees.append(talk.conversation.context.free)
-
     assert finishes[0] == 99
     assert finishes[1] < 40
     assert min(frees) >= 0
 
 
-# ------------------------------------------------------------------------------------------- forced listens
-
-
 def test_forced_listen_runs_no_decision(talk: Talk) -> None:
     talk.hear()
     said = talk.generate(force_listen=True)
-
     assert said.done.end is End.LISTEN
     assert said.done.usage.output_text_tokens == 0
 
@@ -210,9 +168,7 @@ def test_forced_listen_runs_no_decision(talk: Talk) -> None:
 def test_forced_listen_closes_the_turn_without_a_forward(talk: Talk) -> None:
     talk.unit(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
     assert talk.conversation.speech.length > 0
-
     talk.unit(force_listen=True)
-
     assert not talk.conversation.turn_open
     assert talk.conversation.speech.length == 0
     assert talk.fed[-1] == -1
@@ -222,16 +178,13 @@ def test_forced_listen_closes_the_turn_without_a_forward(talk: Talk) -> None:
 
 def test_forced_listen_outside_a_turn_ends_none(talk: Talk) -> None:
     talk.unit(force_listen=True)
-
     assert talk.conversation.context.pending == [talk.special.listen, talk.special.unit_end]
 
 
 def test_first_units_heard_are_forced_to_listen() -> None:
     talk = Talk(force_listen_count=2)
-
     ends = [talk.unit().done.end, talk.unit().done.end]
     ends.append(talk.unit(talk.special.speak, talk.special.chunk_eos).done.end)
-
     assert ends == [End.LISTEN, End.LISTEN, End.CHUNK]
 
 
@@ -239,11 +192,7 @@ def test_cancelled_units_count_as_heard_for_the_forced_listens() -> None:
     talk = Talk(force_listen_count=1)
     talk.conversation.queue.cancel(1)
     talk.unit()
-
     assert talk.unit(talk.special.speak, talk.special.chunk_eos).done.end is End.CHUNK
-
-
-# ------------------------------------------------------------------------------------------ a bounded turn
 
 
 @pytest.fixture
@@ -259,7 +208,6 @@ def test_turn_that_goes_on_is_ended_in_its_last_unit_and_others_may_speak(bounde
     said = [bounded.unit(*babble(bounded)), bounded.unit(*babble(bounded), bounded.special.chunk_eos)]
     rest = [bounded.unit() for _ in range(3)]
     again = bounded.unit(*babble(bounded))
-
     assert [unit.done.end for unit in said] == [End.CHUNK, End.TURN]
     assert said[1].text == " and"
     assert said[1].samples == 24_000
@@ -278,14 +226,12 @@ def test_turn_that_ends_by_itself_in_time_needs_no_rest(bounded: Talk) -> None:
     ]
     ended = bounded.unit(*yes)
     next_turn = bounded.unit(*babble(bounded))
-
     assert [ended.done.end, next_turn.done.end] == [End.TURN, End.CHUNK]
 
 
 def test_last_unit_of_a_turn_says_nothing_after_its_end(bounded: Talk) -> None:
     bounded.unit(*babble(bounded))
     said = bounded.unit(bounded.special.speak, bounded.special.turn_eos, bounded.encode(" more")[0])
-
     assert (said.done.end, said.text) == (End.TURN, "")
 
 
@@ -294,7 +240,6 @@ def test_turn_ends_also_where_the_last_unit_has_no_step_to_spare(steps: int) -> 
     talk = Talk(turn_bound=TurnBound(units=2, rest=1), max_new_speak_tokens_per_chunk=steps)
     talk.unit(*babble(talk)[: steps - 1])
     said = talk.unit(*[talk.special.speak, *talk.encode(" a b c d")][: steps - 1])
-
     assert said.done.end is End.TURN
 
 
@@ -302,11 +247,7 @@ def test_forced_listen_begins_the_count_of_a_turn_anew(bounded: Talk) -> None:
     bounded.unit(*babble(bounded))
     bounded.unit(force_listen=True)
     first, last = bounded.unit(*babble(bounded)), bounded.unit(*babble(bounded), bounded.special.chunk_eos)
-
     assert [first.done.end, last.done.end] == [End.CHUNK, End.TURN]
-
-
-# --------------------------------------------------------------------------------------------------- cancel
 
 
 def assert_heard_but_not_spoken(talk: Talk) -> None:
@@ -322,7 +263,6 @@ def test_cancel_before_the_unit_comes(talk: Talk) -> None:
     talk.conversation.queue.cancel(1)
     talk.hear()
     talk.generate()
-
     assert_heard_but_not_spoken(talk)
 
 
@@ -330,7 +270,6 @@ def test_cancel_between_hearing_and_generating(talk: Talk) -> None:
     talk.hear()
     talk.conversation.queue.cancel(1)
     talk.generate()
-
     assert_heard_but_not_spoken(talk)
 
 
@@ -341,7 +280,6 @@ def test_cancel_while_deciding_stops_at_the_next_step_and_keeps_what_was_fed(tal
     before = talk.conversation.context.tokens
     talk.conversation.queue.cancel(1)
     talk.decide(talk.special.speak)
-
     assert talk.conversation.context.tokens == before
     assert talk.said.text == ""
     assert_heard_but_not_spoken(talk)
@@ -354,7 +292,6 @@ def test_cancel_at_the_last_step_comes_before_the_text(talk: Talk) -> None:
     scores = torch.zeros(VOCABULARY)
     scores[300] = 1000.0
     talk.decide_on(scores, cancelled=True)
-
     assert talk.said.text == ""
     assert_heard_but_not_spoken(talk)
 
@@ -365,7 +302,6 @@ def test_cancel_while_speaking(talk: Talk) -> None:
     talk.decide(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
     talk.conversation.queue.cancel(1)
     talk.speak()
-
     assert_heard_but_not_spoken(talk)
 
 
@@ -374,15 +310,12 @@ def test_cancel_after_the_last_word_changes_nothing(talk: Talk) -> None:
     talk.generate()
     talk.decide(talk.special.listen)
     talk.conversation.queue.cancel(1)
-
     assert talk.finalize().done.end is End.LISTEN
 
 
 def test_cancel_ends_earlier_and_spares_later_units(talk: Talk) -> None:
     talk.conversation.queue.cancel(2)
-
     ends = [talk.unit().done.end, talk.unit().done.end, talk.unit(talk.special.listen).done.end]
-
     assert ends == [End.CANCELLED, End.CANCELLED, End.LISTEN]
 
 
@@ -397,9 +330,7 @@ def test_cancelled_turn_stays_open_until_a_forced_listen(talk: Talk, stage: str)
     talk.decide(talk.special.listen) if stage == "deciding" else talk.speak()
     talk.finalize()
     assert talk.conversation.turn_open
-
     talk.unit(force_listen=True)
-
     assert not talk.conversation.turn_open
     assert talk.conversation.context.pending[0] == talk.special.turn_eos
 
@@ -410,7 +341,6 @@ def test_turn_that_ended_before_the_cancel_is_over(talk: Talk) -> None:
     talk.decide(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.chunk_eos)
     talk.conversation.queue.cancel(1)
     talk.speak()
-
     assert_heard_but_not_spoken(talk)
     assert not talk.conversation.turn_open
 
@@ -419,11 +349,7 @@ def test_words_after_a_cancel_begin_on_a_clean_voice(talk: Talk) -> None:
     talk.unit(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
     talk.conversation.queue.cancel(2)
     talk.unit()
-
     assert talk.conversation.speech.length == 0
-
-
-# ------------------------------------------------------------------------------------------------ speech
 
 
 def codes_may_be_few(talk: Talk, *tokens: int) -> bool:
@@ -440,14 +366,12 @@ def codes_may_be_few(talk: Talk, *tokens: int) -> bool:
 
 def test_only_first_and_last_unit_of_a_turn_may_be_short(talk: Talk) -> None:
     word, special = talk.encode(" I"), talk.special
-
     short = [
         codes_may_be_few(talk, special.speak, *word, special.chunk_eos),
         codes_may_be_few(talk, special.tts_bos, *word, special.chunk_eos),
         codes_may_be_few(talk, special.tts_bos, *word, special.turn_eos, special.chunk_eos),
         codes_may_be_few(talk, special.speak, *word, special.chunk_eos),
     ]
-
     assert short == [True, False, True, True]
 
 
@@ -456,9 +380,7 @@ def test_speech_is_given_everything_fed_but_the_first_token(talk: Talk) -> None:
     talk.hear()
     talk.generate()
     talk.decide(talk.special.speak, *word, talk.special.turn_eos, talk.special.chunk_eos)
-
     job = talk.conversation.speech_job()
-
     assert job is not None
     assert job.tokens == [*word, talk.special.turn_eos]
     assert len(job.hidden) == 2
@@ -466,14 +388,9 @@ def test_speech_is_given_everything_fed_but_the_first_token(talk: Talk) -> None:
 
 def test_session_without_audio_says_text_alone() -> None:
     talk = Talk(generate_audio=False)
-
     said = talk.unit(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
-
     assert (said.text, said.samples) == (" I am", 0)
     assert said.done.usage.output_audio_tokens == 0
-
-
-# --------------------------------------------------------------------------------- numbers gone bad
 
 
 def assert_goes_on(talk: Talk) -> None:
@@ -485,11 +402,9 @@ def test_unit_poisoned_while_heard_fails_and_leaves_nothing(talk: Talk) -> None:
     talk.unit(talk.special.listen)
     context = talk.conversation.context
     before = context.tokens, list(context.pending), talk.conversation.ear
-
     heard = talk.hear(poisoned=True).one(Prefilled)
     done = talk.generate().done
     talk.finalize()
-
     assert heard.failure
     assert heard.failure.reason == "INFERENCE_FAILED"
     assert (done.end, done.failure) == (End.FAILED, heard.failure)
@@ -526,7 +441,6 @@ def test_unit_poisoned_while_spoken_fails_and_the_text_stays_in_the_context(talk
     tokens = talk.conversation.context.tokens
     talk.speak(codes=3, poisoned=True)
     said = talk.finalize()
-
     assert said.done.end is End.FAILED
     assert (said.text, said.samples) == (" I am", 0)
     assert said.closed.context_tokens == tokens + 2
@@ -536,11 +450,7 @@ def test_unit_poisoned_while_spoken_fails_and_the_text_stays_in_the_context(talk
 
 def test_prompt_that_cannot_be_read_fails_the_session() -> None:
     talk = Talk(poisoned=True)
-
     assert talk.opening == [SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt.")]
-
-
-# ---------------------------------------------------------------------------------- counts and a full context
 
 
 def test_usage_of_a_unit_and_of_the_session(talk: Talk) -> None:
@@ -566,9 +476,7 @@ def test_usage_of_a_unit_and_of_the_session(talk: Talk) -> None:
 
 def test_context_tokens_grow_with_the_unit(talk: Talk) -> None:
     words = talk.encode(" I am")
-
     said = talk.unit(talk.special.speak, *words, talk.special.chunk_eos)
-
     heard = PROMPT + 1 + UNIT_TOKENS
     assert said.one(Prefilled).context_tokens == heard
     assert said.done.context_tokens == heard + 1 + len(words)
@@ -580,9 +488,7 @@ def test_context_is_full_when_the_longest_unit_would_no_longer_fit() -> None:
     longest = talk.conversation.longest_unit
     listening = 1 + UNIT_TOKENS + 2
     talk = Talk(limit=PROMPT + 2 * listening + longest - 1)
-
     ends = [talk.unit(talk.special.listen).done.end, talk.unit(talk.special.listen).done.end]
-
     assert ends == [End.LISTEN, End.CONTEXT_FULL]
 
 
@@ -590,11 +496,9 @@ def test_unit_that_comes_when_the_context_is_full_is_answered_but_not_heard() ->
     talk = Talk(limit=PROMPT + 40)
     assert talk.unit(talk.special.listen).done.end is End.CONTEXT_FULL
     tokens = talk.conversation.context.tokens
-
     heard = talk.hear().one(Prefilled)
     done = talk.generate().done
     closed = talk.finalize().closed
-
     assert heard.failure
     assert heard.failure.reason == "INPUT_TOO_LONG"
     assert (done.end, done.failure, done.usage) == (End.CONTEXT_FULL, None, UnitUsage())
@@ -603,9 +507,7 @@ def test_unit_that_comes_when_the_context_is_full_is_answered_but_not_heard() ->
 
 def test_window_keeps_the_context_from_being_full_and_tells_what_it_dropped() -> None:
     talk = Talk(window=Window(WindowMode.BASIC, high_tokens=PROMPT + 60, low_tokens=PROMPT + 30), limit=200)
-
     said = [talk.unit(talk.special.listen) for _ in range(30)]
-
     assert {unit.done.end for unit in said} == {End.LISTEN}
     assert max(unit.closed.context_tokens for unit in said) <= PROMPT + 60
     assert sum(unit.closed.dropped_units for unit in said) == 30 - len(talk.conversation.context.units)
@@ -614,13 +516,8 @@ def test_window_keeps_the_context_from_being_full_and_tells_what_it_dropped() ->
 def test_dropping_units_changes_no_units_count_of_input() -> None:
     window = Window(WindowMode.BASIC, high_tokens=PROMPT + 60, low_tokens=PROMPT + 30)
     sliding = Talk(window=window)
-
     counts = [sliding.unit(sliding.special.listen).done.usage.input_text_tokens for _ in range(12)]
-
     assert counts == [1] + [3] * 11
-
-
-# ----------------------------------------------------------------------------------------------- randomness
 
 
 def test_seed_of_a_unit_decides_its_draws_whatever_came_before() -> None:

@@ -15,13 +15,7 @@ from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    Event,
-    Piece,
-    Ready,
-    SessionFailed,
-)
+from inference_service.interface.engine import Done, Event, Piece, Ready, SessionFailed
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
@@ -117,18 +111,14 @@ def prompt_of(told: list[Event]) -> int:
 def test_second_conversation_with_a_prompt_feeds_its_last_rows_only(stage: Stage) -> None:
     length = prompt_of(stage.play(0, duplex()))
     assert stage.fed[0] == length > 2 * PAGE
-
     assert prompt_of(stage.play(1, duplex(seed=7))) == length
-
     assert stage.fed[1] == length - (length - 1) // PAGE * PAGE
 
 
 def test_conversation_with_a_found_prompt_says_what_it_says_with_a_fed_one(stage: Stage) -> None:
     units = [second(i) for i in range(4)]
     alone = stage.play(0, duplex(), *units)
-
     again = stage.play(1, duplex(), *units)
-
     assert stage.fed[1] < stage.fed[0]
     assert tokens(again) == tokens(alone)
 
@@ -142,9 +132,7 @@ def test_windows_drop_over_a_found_prompt_as_over_a_fed_one(stage: Stage, mode: 
     )
     units = [second(i) for i in range(24)]
     alone = stage.play(0, duplex(window=window), *units)
-
     again = stage.play(1, duplex(window=window), *units)
-
     assert stage.fed[1] < stage.fed[0]
     assert tokens(again) == tokens(alone)
     assert any(getattr(event, "dropped_units", 0) for event in alone)
@@ -175,11 +163,9 @@ def test_earlier_turns_of_a_chat_are_not_computed_again(stage: Stage) -> None:
     before = stage.fed[0]
     text = "".join(event.text for event in stage.play(1, setup, first) if isinstance(event, Piece))
     stage.fed.clear()
-
     told = stage.play(
         2, setup, turn("Who are you, and who made you, and what can you do for me today?", text, "And?")
     )
-
     (answer,) = (event for event in told if isinstance(event, Done))
     assert answer.usage.cached_tokens >= (done.usage.input_text_tokens - 8) // PAGE * PAGE > PAGE
     new = answer.usage.input_text_tokens - answer.usage.cached_tokens
@@ -190,7 +176,6 @@ def test_earlier_turns_of_a_chat_are_not_computed_again(stage: Stage) -> None:
 def test_second_turn_of_one_session_finds_the_first(stage: Stage) -> None:
     question = "Who are you, and who made you, and what can you do for me today?"
     told = stage.play(0, ChatSetup(GREEDY, 0, PROMPT), turn(question), turn(question))
-
     one, two = (event.usage for event in told if isinstance(event, Done))
     assert one.cached_tokens == 0
     assert two.cached_tokens == (two.input_text_tokens - 1) // PAGE * PAGE
@@ -201,9 +186,7 @@ def test_second_turn_of_one_session_finds_the_first(stage: Stage) -> None:
 def test_prompt_of_a_token_stream_is_found(stage: Stage) -> None:
     setup, chunk = TokensSetup(GREEDY, 0, PROMPT), StreamInput((5, 6, 7))
     alone = stage.play(0, setup, chunk)
-
     again = stage.play(1, setup, chunk)
-
     assert stage.fed[0] - stage.fed[1] == (prompt_of(alone) - 1) // PAGE * PAGE > 0
     assert tokens(again) == tokens(alone)
 
@@ -215,7 +198,6 @@ def test_prompt_of_a_dictation_is_found(stage: Stage) -> None:
         for seed in (1, 2)
     )
     told = [stage.play(slot, setup, chunk) for slot, chunk in enumerate((one, one, other))]
-
     found = [event.usage.cached_tokens for it in told for event in it if isinstance(event, Done)]
     heard = prompt_of(told[0]) + 1 + 10
     assert found == [0, (heard - 1) // PAGE * PAGE, prompt_of(told[0]) // PAGE * PAGE]
@@ -317,10 +299,8 @@ BEGINNINGS: dict[str, tuple[SessionSetup, list[Content]]] = {
 def test_beginning_of_a_session_of_another_tenant_is_computed_in_full(stage: Stage, kind: str) -> None:
     setup, units = BEGINNINGS[kind]
     first = stage.play(0, replace(setup, tenant=ONE), *units)
-
     stolen = stage.play(1, replace(setup, tenant=OTHER), *units)
     stage.play(2, replace(setup, tenant=ONE), *units)
-
     assert stage.fed[1] == stage.fed[0] > stage.fed[2]
     assert tokens(stolen) == tokens(first)
     usages = [[event.usage for event in told if isinstance(event, Done)] for told in (first, stolen)]
@@ -332,9 +312,7 @@ def test_prompt_that_the_operator_shares_is_computed_once_for_all_tenants(stage:
     stage.runtime.share(["Something else.", PROMPT])
     setup, units = BEGINNINGS[kind]
     stage.play(0, replace(setup, tenant=ONE), *units)
-
     stage.play(1, replace(setup, tenant=OTHER), *units)
-
     assert stage.fed[0] - stage.fed[1] >= 2 * PAGE
 
 

@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from inference_service.errors import UnitRefused
-from inference_service.interface.setups import (
-    ChatMessage,
-    Clip,
-    Picture,
-    TurnInput,
-)
+from inference_service.interface.setups import ChatMessage, Clip, Picture, TurnInput
 from inference_service.media.mel import MelStream
 from inference_service.models.chat_template import ChatTemplate, TemplateRefused
 from inference_service.session.kinds.prompt import (
@@ -55,12 +50,8 @@ def refusal(*messages: ChatMessage, limit: int = 4096) -> UnitRefused:
     return refused.value
 
 
-# ------------------------------------------------------------------------------------------------- content
-
-
 def test_text_alone_is_one_portion_of_words() -> None:
     made = prompt(user("Hello"))
-
     ((words,),) = made.portions
     assert isinstance(words, Words)
     assert (made.text_tokens, made.audio_tokens, made.vision_tokens) == (len(words.ids), 0, 0)
@@ -72,13 +63,11 @@ def test_system_prompt_of_the_session_stands_before_the_messages() -> None:
 
 def test_system_message_of_the_turn_replaces_that_of_the_session() -> None:
     own = ChatMessage("system", ("Be long.",))
-
     assert text_of(prompt(own, user("Hi"), system="Be brief.")).startswith("system\nBe long.\nuser\nHi")
 
 
 def test_pictures_and_clips_stand_between_their_marks() -> None:
     made = prompt(user("What?", PICTURE, clip(1)))
-
     kinds = [type(passage) for passage in passages(made)]
     begin, end = [it for it in passages(made) if isinstance(it, Words) and it.ids in ([694], [696])]
     assert kinds == [Words, PromptPicture, Words, Words, Sound, Words, Words]
@@ -88,7 +77,6 @@ def test_pictures_and_clips_stand_between_their_marks() -> None:
 
 def test_usage_counts_each_kind_and_marks_as_text() -> None:
     plain, full = prompt(user("What?", "x", "y")), prompt(user("What?", PICTURE, clip(2.5)))
-
     assert full.vision_tokens == tiny.PICTURE_TOKENS
     assert full.audio_tokens == 30
     # Two letters less, and four marks.
@@ -98,16 +86,13 @@ def test_usage_counts_each_kind_and_marks_as_text() -> None:
 def test_clip_is_filled_up_to_whole_seconds_with_silence() -> None:
     short = clip(1.3)
     full = Clip(np.pad(short.pcm, (0, 2 * SECOND - len(short.pcm))))
-
     first, second = ([it for it in passages(prompt(user(c))) if isinstance(it, Sound)] for c in (short, full))
-
     assert [len(sound.features) for sound in first] == [200]
     assert torch.equal(first[0].features, second[0].features)
 
 
 def test_clips_do_not_hear_each_other() -> None:
     alone, after = prompt(user(clip(1, seed=2))), prompt(user(clip(1, seed=1), clip(1, seed=2)))
-
     (own,) = [it for it in passages(alone) if isinstance(it, Sound)]
     last = [it for it in passages(after) if isinstance(it, Sound)][-1]
     assert last.begins
@@ -117,7 +102,6 @@ def test_clips_do_not_hear_each_other() -> None:
 def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
     whole = clip(20)
     made = prompt(user("Listen.", whole))
-
     sounds = [[it for it in portion if isinstance(it, Sound)] for portion in made.portions]
     assert [sum(len(sound.features) for sound in portion) for portion in sounds] == [0, *[200] * 10, 0]
     flat = [sound for portion in sounds for sound in portion]
@@ -129,7 +113,6 @@ def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
 
 def test_many_pictures_come_in_portions() -> None:
     made = prompt(*[user(PICTURE) for _ in range(10)])
-
     counts = [sum(isinstance(it, PromptPicture) for it in portion) for portion in made.portions]
     assert sum(counts) == 10
     assert max(counts) <= 4
@@ -137,7 +120,6 @@ def test_many_pictures_come_in_portions() -> None:
 
 def test_long_text_comes_in_portions() -> None:
     made = prompt(user("a b c d " * 400))
-
     assert len(made.portions) > 1
     assert max(sum(len(it.ids) for it in p if isinstance(it, Words)) for p in made.portions) <= 1024
     assert text_of(made).count("a b c d") == 400
@@ -148,18 +130,13 @@ def test_speech_is_asked_of_the_template_too() -> None:
     mute = ChatPreprocessor(replace(DIALOGUE, speaks=False), "").prepare(
         TurnInput((user("Hi"),), speaks=True)
     )
-
     assert spoken.speaks
     assert not mute.speaks
     assert spoken.text_tokens == mute.text_tokens + 1  # <|tts_bos|>
 
 
-# ---------------------------------------------------------------------------------------------- refusals
-
-
 def test_prompt_that_leaves_no_room_is_refused_with_its_length_and_the_limit() -> None:
     tokens = prompt(user("Hello")).text_tokens
-
     assert prompt(user("Hello"), limit=tokens + 1).text_tokens == tokens
     refused = refusal(user("Hello"), limit=tokens)
     assert (refused.failure.reason, refused.failure.field) == ("INPUT_TOO_LONG", "turn.messages")
@@ -175,7 +152,6 @@ def test_what_can_never_fit_is_refused_before_it_is_worked_on(
 
     monkeypatch.setattr(ChatTemplate, "prompt", worked)
     monkeypatch.setattr(MelStream, "feed", worked)
-
     assert "has at least" in refusal(user(part)).failure.message
 
 
@@ -183,7 +159,6 @@ def test_bad_picture_is_refused_with_its_place() -> None:
     refused = refusal(
         user("Look."), ChatMessage("assistant", ("Where?",)), user("There:", Picture(b"GIF89a"))
     )
-
     assert (refused.failure.reason, refused.failure.field) == (
         "IMAGE_INVALID",
         "turn.messages[2].content[1].image",
@@ -195,7 +170,6 @@ def test_refusal_of_the_template_names_the_messages(monkeypatch: pytest.MonkeyPa
         raise TemplateRefused("roles must alternate")
 
     monkeypatch.setattr(ChatTemplate, "prompt", refuse)
-
     failure = refusal(user("a"), user("b")).failure
     assert (failure.reason, failure.field) == ("CONTENT_UNSUPPORTED", "turn.messages")
     assert "roles must alternate" in failure.message

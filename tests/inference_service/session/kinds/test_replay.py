@@ -13,12 +13,7 @@ from antiphon.contract import Reason
 from inference_service.engine.tick import Tick
 from inference_service.families import table
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Finalized,
-    Piece,
-)
+from inference_service.interface.engine import Done, End, Finalized, Piece
 from inference_service.interface.setups import (
     DuplexSetup,
     UnitInput,
@@ -155,9 +150,7 @@ def test_replay_of_all_units_is_the_session_that_was_not_moved(talk: Any, make: 
     contents = [UnitInput(sound(seed)) for seed in range(1, 9)]
     ends = [original.unit(content, force_listen=seed == 4) for seed, content in enumerate(contents)]
     assert {done.end for done in ends} & {End.CHUNK, End.TURN}
-
     moved = replayed(talk(where, **SPEAKING), contents, [done.record for done in ends])
-
     agree(original, moved)
 
 
@@ -177,9 +170,7 @@ def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRunt
     contents = [UnitInput(sound(seed), frames if seed == 2 else ()) for seed in range(1, 6)]
     ends = [original.unit(content, force_listen=seed == 3) for seed, content in enumerate(contents)]
     assert {done.end for done in ends} & {End.CHUNK, End.TURN}
-
     moved = replayed(talk(minicpmo, **SPEAKING), contents, [done.record for done in ends])
-
     agree(original, moved, units=2)
 
 
@@ -197,9 +188,7 @@ def test_replay_of_minicpmo_with_a_cancelled_unit_agrees(
     original.work()
     assert original.done.end is End.CANCELLED
     records.append(original.done.record)
-
     moved = replayed(talk(minicpmo, **SPEAKING), contents, records)
-
     agree(original, moved, units=2)
 
 
@@ -211,9 +200,7 @@ def test_replay_of_minicpmo_with_a_slid_context_window_agrees(talk: Any, minicpm
     ends = [original.unit(content) for content in contents]
     assert {done.end for done in ends} & {End.CHUNK, End.TURN}, "there is nothing that could be remembered"
     assert sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
-
     moved = replayed(talk(minicpmo, window=window, **SPEAKING), contents, [done.record for done in ends])
-
     remembered, again = original.session.context.memory, moved.session.context.memory
     assert remembered is not None
     assert again is not None
@@ -230,9 +217,7 @@ def test_replay_with_pictures_and_a_slid_window_agrees(talk: Any) -> None:
     records = [original.unit(content).record for content in contents]
     dropped = sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
     assert dropped
-
     moved = replayed(talk(where, window=window, **SPEAKING), contents, records)
-
     agree(original, moved)
 
 
@@ -247,9 +232,7 @@ def test_replay_of_a_cancelled_unit_agrees(talk: Any, ticks: int) -> None:
     original.session.queue.cancel(4)
     original.work()
     records.append(original.done.record)
-
     moved = replayed(talk(where, **SPEAKING), contents, records)
-
     agree(original, moved)
 
 
@@ -261,9 +244,7 @@ def test_replay_begins_after_a_turn_and_goes_on_with_later_random_numbers(talk: 
     original.unit(UnitInput(sound(4)), force_listen=True)
     contents = [UnitInput(sound(seed)) for seed in range(5, 8)]
     records = [original.unit(content).record for content in contents]
-
     one, other = (replayed(talk(where, **SPEAKING), contents, records) for _ in "ab")
-
     assert one.session.sampler.noise.drawn == original.session.sampler.noise.drawn
     assert one.session.speech.noise.drawn == original.session.speech.noise.drawn
     agree(one, other)
@@ -287,9 +268,7 @@ def test_record_that_contradicts_itself_fails_its_unit_and_leaves_no_trace(
     original, other = talk(where, **SPEAKING), talk(where, **SPEAKING)
     for content in contents:
         original.unit(content), other.unit(content)
-
     done = other.unit(replace(UnitInput(sound(9)), recorded=record))
-
     assert done.end is End.FAILED
     assert done.failure is not None
     assert (done.failure.reason, done.failure.field) == (Reason.PARAMS_INVALID, "recorded")

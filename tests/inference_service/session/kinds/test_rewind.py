@@ -11,21 +11,8 @@ from antiphon.contract import Reason
 from inference_service.engine.batch.pages import PAGE
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Finalized,
-    Piece,
-    Prefilled,
-    Rewound,
-    SessionFailed,
-)
-from inference_service.interface.setups import (
-    UnitInput,
-    UnitOverrides,
-    Window,
-    WindowMode,
-)
+from inference_service.interface.engine import Done, End, Finalized, Piece, Prefilled, Rewound, SessionFailed
+from inference_service.interface.setups import UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.session.base.session import Stage
 from inference_service.session.kinds.past import REPLAYED
 from tests.inference_service.engine.support import tiny
@@ -70,9 +57,6 @@ def listened(talker: Talker, said: int, silent: int, **how: Any) -> Talker:
     return talker
 
 
-# ------------------------------------------------------------------------------------------- what it comes to
-
-
 @pytest.mark.parametrize("kept", [1, 2, 3])
 @pytest.mark.sample("2")
 def test_later_states_are_those_of_a_session_that_never_spoke_what_was_not_heard(
@@ -80,9 +64,7 @@ def test_later_states_are_those_of_a_session_that_never_spoke_what_was_not_heard
 ) -> None:
     going_on, back = spoken(talker(), 4), spoken(talker(), 4)
     silent = listened(talker(), kept - 1, 5 - kept)
-
     answer = back.rewind(kept)
-
     assert (answer.failure, answer.units) == (None, 5 - kept)
     assert answer.context_tokens == silent.session.context.tokens
     expected = silent.after()
@@ -94,7 +76,6 @@ def test_context_holds_what_that_of_the_silent_session_holds(talker: Any) -> Non
     back, silent = spoken(talker(), 3), listened(talker(), 1, 2)
     back.rewind(2)
     back.after(), silent.after()
-
     one, other = back.session.context, silent.session.context
     assert (one.length, one.units, one._said) == (other.length, other.units, other._said)
     cache = back.where.language.cache
@@ -106,9 +87,7 @@ def test_unit_that_was_not_heard_to_its_end_is_as_if_it_had_listened(talker: Any
     back, silent = spoken(talker(), 3), listened(talker(), 1, 2)
     samples = back.samples(3)
     assert samples > 1
-
     answer = back.rewind(3, samples - 1)
-
     assert answer.units == 2
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
 
@@ -117,18 +96,14 @@ def test_unit_that_was_not_heard_to_its_end_is_as_if_it_had_listened(talker: Any
 @pytest.mark.sample("0")
 def test_unit_that_was_heard_to_its_last_sample_stays(talker: Any, more: int) -> None:
     back, silent = spoken(talker(), 3), listened(talker(), 2, 1)
-
     assert back.rewind(3, back.samples(3) + more).units == 1
-
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
 
 
 def test_what_everybody_heard_is_left_alone_and_nothing_is_fed(talker: Any) -> None:
     back, going_on = spoken(talker(), 3), spoken(talker(), 3)
     before, is_open = back.session.context.tokens, back.session.turn_open
-
     assert back.rewind(4) == Rewound(4, before, 0)
-
     assert (back.session.context.tokens, back.session.turn_open) == (before, is_open)
     assert torch.equal(back.after(), going_on.after())
 
@@ -136,7 +111,6 @@ def test_what_everybody_heard_is_left_alone_and_nothing_is_fed(talker: Any) -> N
 def test_second_rewind_to_the_same_point_has_nothing_to_do(talker: Any) -> None:
     back = spoken(talker(), 3)
     tokens = back.rewind(2).context_tokens
-
     assert back.rewind(2) == Rewound(2, tokens, 0)
     assert back.rewind(2, 0).units == 1
 
@@ -153,7 +127,6 @@ def test_only_what_comes_behind_the_first_change_is_fed_again(
 
     monkeypatch.setattr(back.where, "think", counting)
     back.rewind(3)
-
     unit = 1 + back.session.unit_tokens
     closing = len(back.session.context.pending)
     # Unit 4 keeps its own rows; its end, unit 5, and no end of that, which waits for the next second.
@@ -170,7 +143,6 @@ def test_pictures_that_were_seen_meanwhile_stay_seen(talker: Any) -> None:
 
     back, silent, blind = conversation(False), conversation(True), listened(talker(), 1, 2)
     back.rewind(2)
-
     expected = silent.after()
     assert torch.allclose(back.after(), expected, atol=TOLERANCE)
     assert not torch.allclose(blind.after(), expected, atol=100 * TOLERANCE)
@@ -180,9 +152,7 @@ def test_turn_that_was_cut_is_closed_and_the_next_words_begin_on_a_clean_voice(t
     back = spoken(talker(), 3)
     assert back.session.turn_open
     assert back.session.speech.length
-
     back.rewind(2)
-
     session = back.session
     assert (session.turn_open, session.turn_units, session.rest, session.speech.length) == (False, 0, 0, 0)
     assert session.tokenizer.special.turn_eos not in session.context.pending, "the unit before closes it"
@@ -192,13 +162,8 @@ def test_turn_that_was_cut_is_closed_and_the_next_words_begin_on_a_clean_voice(t
 
 def test_repetition_does_not_count_what_was_taken_back(talker: Any) -> None:
     back, silent = spoken(talker(), 3), listened(talker(), 1, 2)
-
     back.rewind(2)
-
     assert np.array_equal(back.session.sampler.history, silent.session.sampler.history)
-
-
-# ---------------------------------------------------------------------------------------------- its own words
 
 
 def test_shipped_model_says_again_what_nobody_heard_and_only_then(talker: Any) -> None:
@@ -227,9 +192,6 @@ def test_shipped_model_says_again_what_nobody_heard_and_only_then(talker: Any) -
         " one two three four five six",
         " one two three four five six seven eight",
     )
-
-
-# --------------------------------------------------------------------------------------------------- its turn
 
 
 def test_unit_that_is_heard_already_is_heard_again_and_answered_once(talker: Any) -> None:
@@ -261,10 +223,8 @@ def test_rewind_waits_until_units_that_may_be_decided_are_closed(talker: Any) ->
     back.session.queue.rewind(2, ALL)
     back.work()
     assert not back.answers, "unit 4 is not closed"
-
     back.session.queue.finalize(back.sent)
     back.work()
-
     assert back.answers[-1].units == 2
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
 
@@ -294,18 +254,13 @@ def test_unit_that_fails_after_it_was_heard_again_leaves_no_trace(talker: Any, m
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
 
 
-# ------------------------------------------------------------------------------------------ what it refuses
-
-
 def test_unit_that_the_window_has_dropped_is_refused_and_nothing_changes(talker: Any) -> None:
     back = talker(window=Window(WindowMode.BASIC, 480, 400))
     for _ in range(16):
         back.unit()
     assert sum(event.dropped_units for event in back.told if isinstance(event, Finalized))
     tokens = back.session.context.tokens
-
     answer = back.rewind(1)
-
     assert answer.failure is not None
     assert (answer.failure.reason, answer.failure.field) == (Reason.PARAMS_INVALID, "unit")
     assert "window" in answer.failure.message
@@ -315,11 +270,9 @@ def test_unit_that_the_window_has_dropped_is_refused_and_nothing_changes(talker:
 def test_unit_too_far_back_is_refused_and_the_furthest_one_is_not(talker: Any) -> None:
     far, near = (spoken(talker(), REPLAYED + 2) for _ in range(2))
     silent = listened(talker(), 1, REPLAYED + 1)
-
     failure = far.rewind(1).failure
     assert failure is not None
     assert str(REPLAYED) in failure.message
-
     assert near.rewind(2).failure is None
     assert torch.allclose(near.after(), silent.after(), atol=TOLERANCE)
 
@@ -338,23 +291,16 @@ def test_rewind_behind_a_window_that_has_slid_is_that_of_a_silent_session(talker
 
     back, silent = conversation([False, False]), conversation([True, True])
     assert back.session.context.dropped == silent.session.context.dropped > 0
-
     assert back.rewind(back.sent - 2).units == 2
-
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
-
-
-# ------------------------------------------------------------------------------------------------- neighbours
 
 
 def test_rewind_in_a_crowd_comes_to_what_it_comes_to_alone(talker: Any) -> None:
     alone, one, other = (spoken(talker(), 3) for _ in range(3))
     alone.rewind(2)
-
     for crowded in (one, other):
         crowded.session.queue.rewind(2, ALL)
     one.work(other)
-
     assert one.answers == other.answers == alone.answers
     expected = alone.after()
     assert torch.allclose(one.after(), expected, atol=TOLERANCE)
@@ -388,7 +334,6 @@ def test_fault_in_a_rewind_is_the_sessions_own(talker: Any, monkeypatch: pytest.
     beside.hear()
     beside.decide()
     beside.work(victim)
-
     assert [type(event) for event in victim.told[-1:]] == [SessionFailed]
     assert "canary" not in victim.told[-1].message  # type: ignore[union-attr]
     assert torch.allclose(beside.after(), quiet.after(), atol=TOLERANCE)
@@ -419,9 +364,7 @@ def test_nothing_of_what_was_taken_back_is_left_in_the_pages(talker: Any) -> Non
     back, silent = spoken(talker(), 4), listened(talker(), 0, 4)
     cache = back.where.language.cache
     canary = cache.held(0, back.session.context.prompt, back.session.context.length)[0].clone()
-
     back.rewind(1)
-
     length = back.session.context.length
     pages, offset = cache._tables[0].pages, cache._tables[0].offset
     rows = [page * PAGE + i for page in pages for i in range(PAGE)][offset + length :]

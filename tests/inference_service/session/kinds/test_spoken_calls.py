@@ -73,7 +73,6 @@ def test_a_template_with_tools_makes_a_model_that_calls_them(chats: Chats) -> No
 
 def test_a_required_call_is_valid_and_nothing_is_said(chat: Chat) -> None:
     told = chat.ask("Weather?", tools=required(), speaks=True)
-
     ((name, arguments, complete),) = told.calls
     assert (name, complete) == ("weather", True)
     validate(json.loads(arguments), CITY)
@@ -107,6 +106,5 @@ def test_words_round_a_call_are_said_and_nothing_of_it(
 def test_the_answer_behind_a_call_is_spoken(chat: Chat) -> None:
     chat.ask("Weather?", tools=required(TIME), speaks=True)
     told = chat.say("Rain.").ask("Weather?", tools=replace(AUTO, mode=ToolMode.NONE), speaks=True)
-
     assert (told.text, told.calls) == ("Rain.", [])
     assert told.samples > 0

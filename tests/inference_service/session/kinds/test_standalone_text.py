@@ -11,18 +11,8 @@ from antiphon.contract import Reason
 from inference_service.errors import UnitRefused
 from inference_service.families import table
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Finalized,
-    Prefilled,
-)
-from inference_service.interface.setups import (
-    StandaloneText,
-    TextPurpose,
-    Window,
-    WindowMode,
-)
+from inference_service.interface.engine import Done, End, Finalized, Prefilled
+from inference_service.interface.setups import StandaloneText, TextPurpose, Window, WindowMode
 from inference_service.session.kinds.duplex_kind import MOST_TEXT
 from tests.inference_service.engine.support.talker import Talker
 from tests.inference_service.models.minicpmo import whole
@@ -65,14 +55,12 @@ GREET = StandaloneText(TextPurpose.COMMENTARY, "Greet the user by name.")
 def test_model_speaks_first_of_what_it_is_told_to_speak_about(talker: Any) -> None:
     one = talker()
     one.unit(texts=(GREET,))
-
     assert [event.end for event in one.told if isinstance(event, Done)][-1] in (End.CHUNK, End.TURN)
 
 
 def test_forced_listen_comes_before_what_the_model_is_to_speak_about(talker: Any) -> None:
     one = talker()
     one.unit(texts=(GREET,), force_listen=True)
-
     assert [event.end for event in one.told if isinstance(event, Done)][-1] is End.LISTEN
 
 
@@ -82,9 +70,7 @@ def test_what_was_read_decides_what_comes_later(talker: Any, text: StandaloneTex
     ignorant.unit(force_listen=True)
     one.unit(force_listen=True, texts=(text,))
     other.unit(force_listen=True, texts=(StandaloneText(text.purpose, "Nothing of the kind."),))
-
     states = [talker.after() for talker in (ignorant, one, other)]
-
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert not torch.allclose(states[i], states[j], atol=100 * TOLERANCE)
 
@@ -128,7 +114,6 @@ def test_tokens_of_a_text_count_as_input_and_in_the_context(talker: Any) -> None
     ids = len(with_text.session.preprocessor._read((NOTE,)))
     with_text.unit(force_listen=True, texts=(NOTE,))
     without.unit(force_listen=True)
-
     one, other = told(with_text, 2), told(without, 2)
     assert one.usage.input_text_tokens == other.usage.input_text_tokens + ids
     assert one.context_tokens == other.context_tokens + ids
@@ -140,7 +125,6 @@ def test_window_drops_a_text_with_its_unit(talker: Any) -> None:
     length = one.session.context.units[1]
     while not any(event.dropped_units for event in one.told if isinstance(event, Finalized)):
         one.unit(force_listen=True)
-
     assert length not in one.session.context.units
     assert one.session.context.length <= 300 + max(one.session.context.units)
 
@@ -148,9 +132,7 @@ def test_window_drops_a_text_with_its_unit(talker: Any) -> None:
 def test_text_that_is_too_long_fails_its_unit_and_leaves_nothing(talker: Any) -> None:
     one = talker()
     tokens = one.session.context.tokens
-
     one.unit(texts=(StandaloneText(TextPurpose.THINKING, "rather long " * 200),))
-
     failure = told(one, 2).failure
     assert failure is not None
     assert (failure.reason, failure.field) == (Reason.INPUT_TOO_LONG, "duplex.texts")
@@ -162,10 +144,8 @@ def test_text_that_is_too_long_fails_its_unit_and_leaves_nothing(talker: Any) ->
 
 def test_unit_takes_so_many_tokens_of_text_in_any_context(talker: Any) -> None:
     text = StandaloneText(TextPurpose.THINKING, "long " * MOST_TEXT)
-
     with pytest.raises(UnitRefused) as refused:
         talker().session.preprocessor._read((text,))
-
     failure = refused.value.failure
     assert (failure.reason, failure.field) == (Reason.INPUT_TOO_LONG, "duplex.texts")
     assert str(MOST_TEXT) in failure.message
@@ -179,7 +159,6 @@ def test_neighbour_never_sees_a_text(talker: Any) -> None:
     reader.hear(seed=3, texts=(NOTE,))
     reader.decide(force_listen=True)
     beside.work(reader)
-
     expected = alone.after()
     assert torch.allclose(beside.after(), expected, atol=TOLERANCE)
     assert not torch.allclose(reader.after(), expected, atol=100 * TOLERANCE)
@@ -197,9 +176,7 @@ def test_what_was_read_stays_read_when_what_was_said_is_taken_back(talker: Any) 
         conversation(silent=True),
         conversation(silent=True, texts=()),
     )
-
     assert back.rewind(1).units
-
     expected = quiet.after()
     assert torch.allclose(back.after(), expected, atol=TOLERANCE)
     assert not torch.allclose(ignorant.after(), expected, atol=100 * TOLERANCE)

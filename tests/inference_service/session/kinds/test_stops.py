@@ -54,8 +54,6 @@ def test_any_split_gives_the_text_up_to_the_first_stop_string() -> None:
         borders = sorted(rng.sample(range(21), 4))
         pieces = [text[i:j] for i, j in zip([0, *borders], [*borders, 20], strict=True)]
         begins = [text.find(stop) for stop in stops if stop in text]
-
         told, found = passed(stops, pieces)
-
         assert "".join(told) == (text[: min(begins)] if begins else text)
         assert found is bool(begins)

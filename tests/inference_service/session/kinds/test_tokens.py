@@ -11,20 +11,8 @@ from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    End,
-    Failure,
-    Finish,
-    Piece,
-    Ready,
-    SessionFailed,
-)
-from inference_service.interface.setups import (
-    Mode,
-    StreamInput,
-    TokensSetup,
-    UnitOverrides,
-)
+from inference_service.interface.engine import End, Failure, Finish, Piece, Ready, SessionFailed
+from inference_service.interface.setups import Mode, StreamInput, TokensSetup, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from tests.inference_service.engine.support import streaming, tiny, tiny_causal
 from tests.inference_service.engine.support.left import is_clean
@@ -52,9 +40,6 @@ def greedy(folder: Path) -> Any:
 @pytest.fixture
 def stage(checkpoint: CausalCheckpoint) -> Stage:
     return Stage(checkpoint)
-
-
-# ------------------------------------------------------------------------------------- the worked example
 
 
 def play(
@@ -132,9 +117,6 @@ def test_chunks_wait_their_turn_while_the_session_is_busy(stage: Stage) -> None:
     assert player.said(first).closed.unit == first
 
 
-# ------------------------------------------------------------------------------------- ends of a chunk
-
-
 def test_the_most_tokens_count_for_each_chunk(stage: Stage) -> None:
     player = stage.open()
     said = [player.unit([A]) for _ in range(3)]
@@ -196,9 +178,6 @@ def test_a_new_utterance_begins_after_the_prompt(stage: Stage, greedy: Any) -> N
     assert said.done.usage.cached_tokens == len(prompt), "the prompt is not computed again"
 
 
-# ------------------------------------------------------------------------------------- cancel
-
-
 def test_a_cancel_stops_at_the_next_token_and_keeps_what_was_fed(stage: Stage, greedy: Any) -> None:
     player = stage.open(replace(GREEDY, max_new_tokens=50))
     number = player.send([A, B])
@@ -222,9 +201,6 @@ def test_a_cancelled_chunk_that_waits_is_still_heard(stage: Stage, greedy: Any) 
     stage.run()
     assert (player.said(number).done.end, player.said(number).ids) == (End.CANCELLED, [])
     assert player.unit([C]).ids == greedy([A, B, C], 4)
-
-
-# ------------------------------------------------------------------------------------- the context's end
 
 
 def test_a_full_context_ends_the_chunk(checkpoint: CausalCheckpoint) -> None:
@@ -257,9 +233,6 @@ def test_a_prompt_that_leaves_no_room_is_refused(checkpoint: CausalCheckpoint) -
     (refusal,) = player.events
     assert isinstance(refusal, SessionFailed)
     assert refusal.reason == "CONFIG_INVALID"
-
-
-# ------------------------------------------------------------------------------------- refusals
 
 
 REJECTION = Failure("PARAMS_INVALID", "run.sampling.top_p must be more.", "run.sampling.top_p")
@@ -316,9 +289,6 @@ def test_bad_numbers_of_one_session_do_not_touch_another(checkpoint: CausalCheck
     assert good.said(second).ids == greedy([C, D], 4)
 
 
-# ------------------------------------------------------------------------------------- text
-
-
 def test_text_is_text_and_never_a_special_token(stage: Stage) -> None:
     player = stage.open()
     ids = player.stream.tokenizer.encode("<|im_end|>")
@@ -340,9 +310,6 @@ def test_a_character_leaves_whole_and_the_ids_at_once(checkpoint: CausalCheckpoi
     stage.run()
     pieces = [(it.text, it.token_ids) for it in player.said(number).events if isinstance(it, Piece)]
     assert pieces == [("", (ids[0],)), ("é", (ids[1],)), ("", (ids[2],)), ("", (ids[3],)), ("€", (ids[4],))]
-
-
-# ------------------------------------------------------------------------------------- idle sessions
 
 
 def test_an_idle_stream_costs_no_tick_and_goes_on_where_it_was(
@@ -387,9 +354,6 @@ def test_a_slot_is_clean_after_its_session(checkpoint: CausalCheckpoint, greedy:
     again = stage.open()
     assert isinstance(again.events[0], Ready)
     assert again.unit([D, E]).ids == greedy([D, E], 4)
-
-
-# ------------------------------------------------------------------------------------- the duplex model
 
 
 def test_the_duplex_model_continues_tokens_too() -> None:

@@ -105,9 +105,6 @@ def text_of(runtime: DuplexRuntime, seconds: list[list[int]]) -> list[int]:
     return [token for second in seconds for token in second[: MOST_TOKENS - 1] if token != special.chunk_eos]
 
 
-# ------------------------------------------------------------------------------------------------ equality
-
-
 @pytest.mark.parametrize("sampling", [CHATTY, DRAWN])
 @pytest.mark.parametrize("longest", [3000, 16_000, 50_000])
 def test_chunks_of_any_length_say_what_one_pass_says(
@@ -115,16 +112,13 @@ def test_chunks_of_any_length_say_what_one_pass_says(
 ) -> None:
     sound = noise(longest, 2.3)
     expected = in_one_pass(runtime, sound, sampling)
-
     wrote = writer(runtime, sampling=sampling).write(sound, longest, longest)
-
     assert wrote.token_ids == text_of(runtime, expected)
     assert sum(done.usage.output_text_tokens for done in wrote.of(Done)) == sum(map(len, expected))
 
 
 def test_text_is_that_of_its_tokens(runtime: DuplexRuntime) -> None:
     wrote = writer(runtime).write(noise(5, 4.0))
-
     assert wrote.text == runtime.tokenizer.decode(wrote.token_ids)
 
 
@@ -158,12 +152,8 @@ def test_sessions_that_come_and_go_say_what_each_says_alone(runtime: DuplexRunti
     assert len({token for tokens in alone for token in tokens}) > 50
 
 
-# ------------------------------------------------------------------------------------------------ utterances
-
-
 def test_session_is_ready_at_once_and_knows_its_prompt(runtime: DuplexRuntime) -> None:
     one = writer(runtime).run()
-
     (ready,) = one.of(Ready)
     assert ready.prompt_tokens == prompt_tokens(runtime)
 
@@ -173,7 +163,6 @@ def test_chunk_that_completes_no_second_is_kept_for_the_next(runtime: DuplexRunt
     first = one.send(noise(1, 0.6), begins=True)
     second = one.send(noise(2, 0.6))
     one.run()
-
     assert (one.done(first).end, one.done(first).finish) == (End.CHUNK, None)
     assert one.done(first).usage == UnitUsage()
     assert one.done(second).usage.input_audio_tokens == SECOND
@@ -184,7 +173,6 @@ def test_first_step_counts_the_prompt_and_each_decision_is_counted(runtime: Dupl
     one = writer(runtime)
     unit = one.send(sound, begins=True)
     one.run()
-
     (prefilled,) = one.of(Prefilled, unit)
     done = one.done(unit)
     assert prefilled.usage.input_text_tokens == prompt_tokens(runtime) + 1
@@ -198,7 +186,6 @@ def test_end_fills_up_the_second_and_adds_one_of_silence(runtime: DuplexRuntime)
     one.send(noise(4, 1.3), begins=True)
     last = one.send(ends=True)
     one.run()
-
     assert one.done(last).end is End.TURN
     assert one.done(last).usage.input_audio_tokens == 2 * SECOND
 
@@ -207,7 +194,6 @@ def test_utterance_without_sound_ends_without_the_model(runtime: DuplexRuntime) 
     one = writer(runtime)
     unit = one.send(begins=True, ends=True)
     one.run()
-
     assert one.done(unit).end is End.TURN
     assert one.done(unit).usage == UnitUsage()
     assert not one.text
@@ -219,11 +205,9 @@ def test_next_utterance_starts_clean(runtime: DuplexRuntime, says_so: bool) -> N
     alone = writer(runtime).write(sound).token_ids
     one = writer(runtime).write(noise(7, 3.1))
     one.events.clear()
-
     one.send(sound, begins=says_so)
     one.send(ends=True)
     one.run()
-
     assert one.token_ids == alone
 
 
@@ -233,7 +217,6 @@ def test_begin_drops_an_utterance_that_was_not_ended(runtime: DuplexRuntime) -> 
     one = writer(runtime)
     one.send(noise(8, 1.7), begins=True)
     one.run().events.clear()
-
     assert one.write(sound).token_ids == alone
 
 
@@ -243,21 +226,15 @@ def test_tokens_of_a_unit_wait_for_its_order(runtime: DuplexRuntime) -> None:
     one.run()
     assert one.of(Prefilled)
     assert not one.of(Done)
-
     one.session.queue.generate(unit, False, UnitOverrides())
     one.run()
-
     assert one.done(unit).end is End.CHUNK
-
-
-# ------------------------------------------------------------------------------------------------ sampling
 
 
 def test_most_tokens_of_a_unit_hold_for_all_its_seconds(runtime: DuplexRuntime) -> None:
     one = writer(runtime, sampling=replace(CHATTY, max_new_tokens=2, length_penalty=1.0))
     unit = one.send(noise(1, 3.0), begins=True)
     one.run()
-
     done = one.done(unit)
     assert (done.end, done.finish, done.usage.output_text_tokens) == (End.CHUNK, Finish.LENGTH, 2)
     assert done.usage.input_audio_tokens == 3 * SECOND
@@ -271,23 +248,17 @@ def test_stop_token_ends_the_words_of_its_unit_only(runtime: DuplexRuntime) -> N
     unit = one.send(sound, begins=True, overrides=UnitOverrides(stop_token_ids=(words[0],)))
     after = one.send(noise(2, 1.0))
     one.run()
-
     assert (one.done(unit).finish, one.done(unit).usage.output_text_tokens) == (Finish.STOP, 1)
     assert one.done(after).finish is Finish.EOS
 
 
 def test_draws_repeat_with_the_seed(runtime: DuplexRuntime) -> None:
     sound = noise(2, 3.0)
-
     first, again, other = (
         writer(runtime, sampling=DRAWN, seed=seed).write(sound).token_ids for seed in (1, 1, 2)
     )
-
     assert first == again
     assert first != other
-
-
-# ------------------------------------------------------------------------------------------------ mishaps
 
 
 def test_cancelled_unit_is_heard_without_a_word(runtime: DuplexRuntime) -> None:
@@ -296,7 +267,6 @@ def test_cancelled_unit_is_heard_without_a_word(runtime: DuplexRuntime) -> None:
     one.session.queue.cancel(unit)
     after = one.send(noise(2, 1.0))
     one.run()
-
     assert (one.done(unit).end, one.done(unit).usage.output_text_tokens) == (End.CANCELLED, 0)
     assert one.done(unit).usage.input_audio_tokens == 3 * SECOND
     assert one.done(after).end is End.CHUNK
@@ -312,7 +282,6 @@ def test_cancel_stops_at_the_next_decision(runtime: DuplexRuntime) -> None:
         one.collect()
     one.session.queue.cancel(unit)
     one.run()
-
     assert one.done(unit).end is End.CANCELLED
     assert len(one.token_ids) == 3
     assert one.done(unit).usage.input_audio_tokens == 2 * SECOND
@@ -374,7 +343,6 @@ def test_refused_units_are_answered_and_the_utterance_goes_on(runtime: DuplexRun
     tokens = one.done(heard).context_tokens
     after = one.send(noise(3, 1.0))
     one.run()
-
     assert one.done(unreadable).failure == Failure("AUDIO_INVALID", "no sound")
     assert one.done(rejected).failure == wrong
     assert one.of(Finalized, rejected)[0].context_tokens == tokens
@@ -383,13 +351,9 @@ def test_refused_units_are_answered_and_the_utterance_goes_on(runtime: DuplexRun
 
 def test_content_of_another_mode_is_refused(runtime: DuplexRuntime) -> None:
     preprocessor = writer(runtime).session.preprocessor
-
     for content in (UnitInput(noise(1, 1.0)), StreamInput("words"), StreamInput((1, 2))):
         with pytest.raises(TypeError):
             preprocessor.prepare(content)
-
-
-# ------------------------------------------------------------------------------------------------ the window
 
 
 def test_long_utterance_keeps_to_its_window(runtime: DuplexRuntime) -> None:
@@ -401,7 +365,6 @@ def test_long_utterance_keeps_to_its_window(runtime: DuplexRuntime) -> None:
         one.send(noise(index, 2.0))
         one.run()
         sizes.append(one.of(Finalized)[-1].context_tokens)
-
     session = one.session
     assert isinstance(session, DuplexTranscription)
     assert max(sizes) <= window.high_tokens + session.longest_second
@@ -413,7 +376,6 @@ def test_unit_longer_than_the_window_slides_while_it_is_heard(runtime: DuplexRun
     one = writer(runtime)
     unit = one.send(noise(1, 30.0), begins=True)
     one.run()
-
     assert one.done(unit).end is End.CHUNK
     assert one.done(unit).usage.input_audio_tokens == 30 * SECOND
     assert one.of(Finalized)[0].dropped_units > 0
@@ -427,7 +389,6 @@ def test_without_a_window_the_context_fills_up_in_order(runtime: DuplexRuntime) 
     while not one.of(Done) or one.of(Done)[-1].end is End.CHUNK:
         one.send(noise(one.units, 3.0))
         one.run()
-
     full = one.of(Done)[-1]
     assert full.end is End.CONTEXT_FULL
     assert full.context_tokens <= runtime.info.context_limit
@@ -442,8 +403,6 @@ def test_context_too_small_for_a_transcription_is_refused() -> None:
     small = replace(config, context_limit=120, window_high=120, window_low=90)
     runtime = DuplexRuntime(antiphon_mini.components(model, tokenizer, small), 1)
     session = runtime.open("small", 0, TranscribeSetup(CHATTY, 1), lambda event: None)
-
     refusal = runtime.start(session)
-
     assert isinstance(refusal, SessionFailed)
     assert refusal.reason == "CONFIG_INVALID"

@@ -110,9 +110,7 @@ def test_minicpmo_gets_the_content_in_the_order_of_the_reference(
     parts = list(taken_apart(data, minicpmo, stack_frames, interleaves=True))
     kept = [it for it in parts if omni_mode or isinstance(it, Picture)]
     expected = passages(minicpmo, "a", *kept, "b", **told)
-
     got = passages(minicpmo, "a", Video(data, stack_frames), "b", **told)
-
     assert len(got) == len(expected)
     assert all(map(same, got, expected))
     pictures = [it for it in got if isinstance(it, PromptPicture)]
@@ -124,9 +122,7 @@ def test_minicpmo_gets_the_content_in_the_order_of_the_reference(
 def test_model_that_knows_whole_clips_gets_the_sound_behind_the_frames(stack_frames: int) -> None:
     data = video(numbered(26), rate=10, sound=tone(2.6))
     parts = taken_apart(data, DIALOGUE, stack_frames, interleaves=False)
-
     got = passages(DIALOGUE, "a", Video(data, stack_frames), "b", omni_mode=True)
-
     assert all(map(same, got, passages(DIALOGUE, "a", *parts, "b", omni_mode=True)))
     assert [type(it) for it in got if not isinstance(it, Words)][-2:] == [Sound, Sound]
 
@@ -134,27 +130,23 @@ def test_model_that_knows_whole_clips_gets_the_sound_behind_the_frames(stack_fra
 @pytest.mark.parametrize("dialogue", [DIALOGUE, SPOKEN], ids=["whole", "pieces"])
 def test_silent_video_is_its_frames_alone(dialogue: Dialogue) -> None:
     got = passages(dialogue, Video(video(numbered(20), rate=10)), omni_mode=True)
-
     assert [type(it) for it in got if not isinstance(it, Words)] == [PromptPicture, PromptPicture]
 
 
 def test_sound_that_ends_before_the_pictures_leaves_out_what_is_not_there() -> None:
     got = passages(SPOKEN, Video(video(numbered(40), rate=10, sound=tone(0.9))), omni_mode=True)
-
     kinds = [type(it) for it in got if not isinstance(it, Words)]
     assert kinds == [PromptPicture, Sound, PromptPicture, PromptPicture, PromptPicture, Sound]
 
 
 def test_frames_are_numbered_and_counted_like_pictures() -> None:
     prompt = ChatPreprocessor(DIALOGUE, "").prepare(TurnInput((ChatMessage("user", (Video(short()),)),)))
-
     assert prompt.slices == 2
     assert prompt.vision_tokens == 2 * tiny.PICTURE_TOKENS
 
 
 def test_turn_with_a_video_waits_for_other_videos_alone() -> None:
     preprocessor = ChatPreprocessor(DIALOGUE, "")
-
     assert preprocessor.priority(TurnInput((ChatMessage("user", ("a",)),))) is Priority.REST
     assert preprocessor.priority(TurnInput((ChatMessage("user", (Video(b""),)),))) is Priority.VIDEOS
 
@@ -164,24 +156,20 @@ def test_video_that_does_not_fit_is_refused_before_its_frames_are_decoded(
 ) -> None:
     monkeypatch.setattr(VideoReader, "pictures", None)
     small = replace(DIALOGUE, limit=64)
-
     with pytest.raises(UnitRefused) as refused:
         passages(small, Video(video(numbered(60), rate=1)))
-
     assert (refused.value.failure.reason, refused.value.failure.field) == ("INPUT_TOO_LONG", "turn.messages")
 
 
 def test_refusal_names_the_part() -> None:
     with pytest.raises(UnitRefused, match=r"must be an MP4, MOV, WebM or Matroska file\.") as refused:
         passages(DIALOGUE, "a", Video(b"GIF89a"))
-
     assert (refused.value.failure.reason, refused.value.failure.field) == ("VIDEO_INVALID", FIELD)
 
 
 def test_part_behind_a_video_keeps_its_path() -> None:
     with pytest.raises(UnitRefused) as refused:
         passages(DIALOGUE, Video(short()), Picture(b"GIF89a"))
-
     assert refused.value.failure.field == "turn.messages[0].content[1].image"
 
 

@@ -22,13 +22,7 @@ from inference_service.interface.engine import (
     Prefilled,
     UnitUsage,
 )
-from inference_service.interface.setups import (
-    DuplexSetup,
-    UnitInput,
-    UnitOverrides,
-    Window,
-    WindowMode,
-)
+from inference_service.interface.setups import DuplexSetup, UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import parse_config
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
@@ -48,12 +42,8 @@ def talk() -> Talk:
     return Talk(sees=True)
 
 
-# ------------------------------------------------------------------------------------------------ the context
-
-
 def test_pictures_come_after_unit_and_before_its_audio(talk: Talk) -> None:
     talk.hear(pictures=2)
-
     special = talk.special
     picture = [special.image, *[-2] * PICTURE_TOKENS, special.image_end]
     assert talk.fed[PROMPT:] == [special.unit, *picture, *picture, *[-1] * UNIT_TOKENS]
@@ -61,7 +51,6 @@ def test_pictures_come_after_unit_and_before_its_audio(talk: Talk) -> None:
 
 def test_pictures_are_counted_as_vision_and_their_marks_as_text(talk: Talk) -> None:
     prefilled = talk.hear(pictures=2).one(Prefilled)
-
     assert prefilled.vision_slices == 2
     assert prefilled.context_tokens == PROMPT + 1 + 2 * (PICTURE_TOKENS + MARKS) + UNIT_TOKENS
     assert prefilled.usage == UnitUsage(
@@ -76,7 +65,6 @@ def test_units_with_and_without_pictures_mix(talk: Talk) -> None:
     talk.unit(talk.special.listen, pictures=1)
     second = talk.unit(talk.special.listen)
     third = talk.unit(talk.special.listen, pictures=3)
-
     assert second.one(Prefilled).vision_slices == 0
     assert second.done.usage.input_vision_tokens == 0
     assert third.done.usage.input_vision_tokens == 3 * PICTURE_TOKENS
@@ -88,9 +76,7 @@ def test_window_drops_units_with_their_pictures() -> None:
     talk = Talk(sees=True, window=Window(WindowMode.BASIC, 110, 80))
     picture = PICTURE_TOKENS + MARKS
     lengths = [1 + n * picture + UNIT_TOKENS + 2 for n in (2, 0, 4)]
-
     closed = [talk.unit(talk.special.listen, pictures=n).closed for n in (2, 0, 4)]
-
     assert [said.dropped_units for said in closed] == [0, 0, 2]
     assert closed[1].context_tokens == PROMPT + lengths[0] + lengths[1]
     assert closed[2].context_tokens == PROMPT + lengths[2]
@@ -98,40 +84,30 @@ def test_window_drops_units_with_their_pictures() -> None:
 
 def test_context_without_a_window_keeps_room_for_a_unit_full_of_pictures() -> None:
     deaf, seeing = Talk(limit=2048), Talk(limit=2048, sees=True)
-
     room = seeing.conversation.longest_unit - deaf.conversation.longest_unit
-
     assert room == MAX_FRAMES * (PICTURE_TOKENS + MARKS)
 
 
 def test_unit_with_a_bad_picture_fails_and_leaves_no_trace(talk: Talk) -> None:
     before = talk.unit(talk.special.listen, pictures=1)
     fed = len(talk.fed)
-
     failed = talk.hear(failure=BAD)
     talk.generate()
     talk.finalize()
-
     assert failed.one(Prefilled).failure == BAD
     assert (failed.done.end, failed.done.failure) == (End.FAILED, BAD)
     assert failed.done.usage == UnitUsage()
     assert failed.closed.context_tokens == before.closed.context_tokens
     assert len(talk.fed) == fed
-
     after = talk.unit(talk.special.listen, pictures=1)
     assert after.done.end is End.LISTEN
     assert after.done.usage.input_vision_tokens == PICTURE_TOKENS
 
 
-# ------------------------------------------------------------------------------------------------ the encoder
-
-
 def test_a_picture_is_encoded_alone_as_in_a_batch() -> None:
     model, _, _ = tiny.model(sees=True)
     pictures = list(torch.randint(256, (5, tiny.SIDE, tiny.SIDE, 3), dtype=torch.uint8))
-
     together = model.see(pictures)
-
     assert [tuple(embeds.shape) for embeds in together] == [(tiny.PICTURE_TOKENS, 32)] * 5
     for picture, embeds in zip(pictures, together, strict=True):
         assert torch.allclose(model.see([picture])[0], embeds, atol=1e-5)
@@ -151,7 +127,6 @@ def test_grid_and_embeddings_have_the_configured_sizes() -> None:
     config = parse_config(tiny.raw_config(sees=True)).vision
     assert config is not None
     grid = VisionEncoder(config)(torch.zeros(2, tiny.SIDE, tiny.SIDE, 3, dtype=torch.uint8))
-
     assert grid.shape == (2, (tiny.SIDE // 8) ** 2, config.hidden)
     assert Resampler(config, 32)(grid).shape == (2, tiny.PICTURE_TOKENS, 32)
 
@@ -161,9 +136,6 @@ def test_a_model_sees_if_its_checkpoint_has_a_vision_encoder() -> None:
         True,
         False,
     ]
-
-
-# ------------------------------------------------------------------------------------------------- the engine
 
 
 class Rig:
@@ -212,16 +184,13 @@ def test_what_is_seen_changes_what_is_said(rig: Rig) -> None:
             send(client, number, *frames)
         said.append(speech_of(client.until(Finalized, 3)))
         client.session.close()
-
     assert said[0] != said[1] != said[2] != said[0]
 
 
 def test_usage_and_slices_of_a_unit_with_pictures(rig: Rig) -> None:
     client = rig.open()
     send(client, 1, jpeg("red"), jpeg("blue"))
-
     events = client.until(Finalized, 1)
-
     (prefilled,) = [event for event in events if isinstance(event, Prefilled)]
     (finalized,) = [event for event in events if isinstance(event, Finalized)]
     assert prefilled.vision_slices == 2

@@ -10,6 +10,7 @@ from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.scripted_engine import ScriptedEngine, running_worker
 
 Served = Callable[..., AbstractAsyncContextManager[Callable[..., Caller]]]
+SessionOf = Callable[..., AbstractAsyncContextManager[Caller]]
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +30,17 @@ def served() -> Served:
             yield lambda *arguments: Caller(channel, *arguments)
 
     return serve
+
+
+@pytest.fixture
+def session_of(served: Served) -> SessionOf:
+    """`async with session_of(engine, **config) as caller`: an ACTIVE session of a worker on loopback."""
+
+    @asynccontextmanager
+    async def open_session(engine: ScriptedEngine, **config: Any) -> AsyncIterator[Caller]:
+        async with served(engine) as new_caller:
+            caller = await new_caller().open()
+            await caller.configure(**config)
+            yield caller
+
+    return open_session

@@ -17,7 +17,7 @@ from inference_service.interface.engine import Deliver, ModelInfo, OnFatal
 from inference_service.interface.setups import Mode
 from inference_service.options import WorkerOptions
 from inference_service.rpc.messages import replies
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.drawing import encoded, jpeg, picture
@@ -76,11 +76,9 @@ async def test_video_session_needs_no_pictures(served: Served) -> None:
         assert answers.done.end == pb.UNIT_END_LISTEN
 
 
-async def test_pictures_reach_the_engine_as_they_were_sent(served: Served) -> None:
+async def test_pictures_reach_the_engine_as_they_were_sent(session_of: SessionOf) -> None:
     engine = ScriptedEngine(listen(), info=SEEING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=VIDEO)
+    async with session_of(engine, mode=VIDEO) as caller:
         await caller.unit(1, unit(b"first", b"second", max_slice_nums=9))
         assert engine.session.duplex.sees
         assert engine.session.seen[1] == (b"first", b"second")
@@ -96,12 +94,10 @@ async def test_pictures_reach_the_engine_as_they_were_sent(served: Served) -> No
     ],
 )
 async def test_units_refused_before_the_engine(
-    served: Served, content: pb.DuplexInput, reason: str, field: str
+    session_of: SessionOf, content: pb.DuplexInput, reason: str, field: str
 ) -> None:
     engine = ScriptedEngine(info=SEEING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=VIDEO)
+    async with session_of(engine, mode=VIDEO) as caller:
         refused = await caller.unit(1, content)
         following = await caller.unit(2, unit(jpeg()))
         assert (refused.prefill.error.reason, refused.prefill.error.field) == (reason, field)
@@ -110,10 +106,8 @@ async def test_units_refused_before_the_engine(
         assert list(engine.session.seen) == [2]
 
 
-async def test_pictures_in_an_audio_session_are_refused(served: Served) -> None:
-    async with served(ScriptedEngine(info=SEEING)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_pictures_in_an_audio_session_are_refused(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(info=SEEING)) as caller:
         refused = await caller.unit(1, unit(jpeg()))
         following = await caller.unit(2)
         assert refused.prefill.error.reason == "CONTENT_UNSUPPORTED"

@@ -26,7 +26,7 @@ from inference_service.interface.setups import (
 )
 from inference_service.rpc.messages import replies
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import duplex
 from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, hang, write
 
@@ -194,22 +194,18 @@ def test_overrides_of_one_unit_are_checked_alike(mode: pb.SessionMode) -> None:
     ],
 )
 async def test_a_chunk_reaches_the_engine(
-    served: Served, mode: pb.SessionMode, content: pb.StreamInput, expected: StreamInput
+    session_of: SessionOf, mode: pb.SessionMode, content: pb.StreamInput, expected: StreamInput
 ) -> None:
     engine = ScriptedEngine(write("a"), info=EVERYTHING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=mode)
+    async with session_of(engine, mode=mode) as caller:
         answers = await caller.unit(1, content)
     assert engine.session.given[1] == expected
     assert answers.text == "a"
 
 
-async def test_audio_of_any_length_reaches_the_engine(served: Served) -> None:
+async def test_audio_of_any_length_reaches_the_engine(session_of: SessionOf) -> None:
     engine = ScriptedEngine(info=EVERYTHING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=TRANSCRIBE)
+    async with session_of(engine, mode=TRANSCRIBE) as caller:
         ends = [(await caller.unit(n, pb.StreamInput(audio=sound(n * 31_000)))).done.end for n in (1, 2)]
     chunks = [given.chunk for given in engine.session.given.values() if isinstance(given, StreamInput)]
     assert [len(chunk) for chunk in chunks if isinstance(chunk, np.ndarray)] == [31_000, 62_000]
@@ -238,12 +234,10 @@ async def test_audio_of_any_length_reaches_the_engine(served: Served) -> None:
     ],
 )
 async def test_a_chunk_that_cannot_be_used_fails_its_unit_alone(
-    served: Served, mode: pb.SessionMode, content: pb.StreamInput, reason: Reason, field: str
+    session_of: SessionOf, mode: pb.SessionMode, content: pb.StreamInput, reason: Reason, field: str
 ) -> None:
     engine = ScriptedEngine(info=EVERYTHING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=mode)
+    async with session_of(engine, mode=mode) as caller:
         failed = await caller.unit(1, content)
         after = await caller.unit(2, pb.StreamInput(end_utterance=True))
     assert (failed.prefill.error.reason, failed.prefill.error.field) == (reason, field)
@@ -253,10 +247,8 @@ async def test_a_chunk_that_cannot_be_used_fails_its_unit_alone(
 
 
 @pytest.mark.parametrize("mode", SAMPLED)
-async def test_input_of_another_mode_ends_the_session(served: Served, mode: pb.SessionMode) -> None:
-    async with served(ScriptedEngine(info=EVERYTHING)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=mode)
+async def test_input_of_another_mode_ends_the_session(session_of: SessionOf, mode: pb.SessionMode) -> None:
+    async with session_of(ScriptedEngine(info=EVERYTHING), mode=mode) as caller:
         await caller.prefill(1, duplex())
         ending = await caller.end()
     assert (ending.code, ending.reason) == (grpc.StatusCode.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID)
@@ -272,24 +264,20 @@ async def test_input_of_another_mode_ends_the_session(served: Served, mode: pb.S
     ],
 )
 async def test_settings_that_cannot_be_used_go_to_the_engine_as_a_rejection(
-    served: Served, run: dict[str, Any], field: str
+    session_of: SessionOf, run: dict[str, Any], field: str
 ) -> None:
     engine = ScriptedEngine(write("a"), info=EVERYTHING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=TOKENS)
+    async with session_of(engine, mode=TOKENS) as caller:
         failed = await caller.unit(1, ids(1), **run)
     assert (failed.done.end, failed.done.error.field, failed.text) == (pb.UNIT_END_FAILED, field, "")
     assert engine.session.rejected[1].field == field
 
 
 async def test_settings_and_the_wish_to_keep_a_token_reach_the_engine_and_do_not_stick(
-    served: Served,
+    session_of: SessionOf,
 ) -> None:
     engine = ScriptedEngine(write("a"), write("b"), info=EVERYTHING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=TOKENS)
+    async with session_of(engine, mode=TOKENS) as caller:
         sampling = common.SamplingParams(max_new_tokens=3)
         first = await caller.unit(1, ids(1), sampling=sampling, keep_last_token=True)
         second = await caller.unit(2, ids(2))

@@ -12,7 +12,7 @@ from inference_service.families import antiphon_mini
 from inference_service.interface.engine import ModelInfo
 from inference_service.interface.setups import StandaloneText, TextPurpose, UnitInput
 from inference_service.models.config import parse_config
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import duplex
 from tests.support.scripted_engine import INFO, ScriptedEngine
 
@@ -41,11 +41,9 @@ async def test_a_session_is_told_what_a_text_may_be_for(served: Served, info: Mo
         ]
 
 
-async def test_a_text_reaches_the_engine_with_its_unit(served: Served) -> None:
+async def test_a_text_reaches_the_engine_with_its_unit(session_of: SessionOf) -> None:
     engine = ScriptedEngine(info=READING)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.unit(1, reading(pb.TEXT_PURPOSE_THINKING))
     content = engine.session.given[1]
     assert isinstance(content, UnitInput)
@@ -54,11 +52,9 @@ async def test_a_text_reaches_the_engine_with_its_unit(served: Served) -> None:
 
 @pytest.mark.parametrize("purpose", PURPOSES)
 async def test_what_the_model_does_not_read_fails_the_unit_alone(
-    served: Served, purpose: pb.TextPurpose
+    session_of: SessionOf, purpose: pb.TextPurpose
 ) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(ScriptedEngine()) as caller:
         refused = await caller.unit(1, reading(purpose))
         assert (refused.prefill.error.reason, refused.prefill.error.field) == (
             Reason.CONTENT_UNSUPPORTED,
@@ -77,11 +73,9 @@ async def test_what_the_model_does_not_read_fails_the_unit_alone(
     ],
 )
 async def test_a_text_that_says_nothing_or_not_what_for_is_refused(
-    served: Served, unit: pb.DuplexInput, field: str
+    session_of: SessionOf, unit: pb.DuplexInput, field: str
 ) -> None:
-    async with served(ScriptedEngine(info=READING)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(ScriptedEngine(info=READING)) as caller:
         refused = await caller.unit(1, unit)
         assert (refused.prefill.error.reason, refused.prefill.error.field) == (Reason.PARAMS_INVALID, field)
 

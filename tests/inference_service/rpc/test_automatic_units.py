@@ -7,7 +7,7 @@ from antiphon.grpc import Finalized, Prefilled, Session, Text, UnitDone, UnitEnd
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import Caller, duplex, until
 from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
 
@@ -138,10 +138,8 @@ async def test_manual_request_in_an_automatic_session_is_out_of_order(served: Se
     pb.PrefillRequest(unit=1, duplex=duplex(), run=pb.GenerateUnit()),
     pb.PrefillRequest(unit=1, duplex=duplex(), keep_last_token=True),
 ])  # fmt: skip
-async def test_run_in_a_manual_session_is_refused(served: Served, request_: pb.PrefillRequest) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_run_in_a_manual_session_is_refused(session_of: SessionOf, request_: pb.PrefillRequest) -> None:
+    async with session_of(ScriptedEngine()) as caller:
         await caller.write(Stream.PREFILL, request_)
         ending = await caller.end()
         assert (ending.reason, ending.fields) == (Reason.PAYLOAD_INVALID, ("run",))

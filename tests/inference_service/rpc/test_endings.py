@@ -7,7 +7,7 @@ from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.interface.engine import End, SessionFailed
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
 from tests.support.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker
 
@@ -73,11 +73,9 @@ async def test_a_caller_that_vanishes_frees_the_slot(phase: str) -> None:
     assert all(session.is_closed for session in engine.sessions)
 
 
-async def test_half_closing_prefill_finishes_what_was_accepted(served: Served) -> None:
+async def test_half_closing_prefill_finishes_what_was_accepted(session_of: SessionOf) -> None:
     engine = ScriptedEngine(hang("generate"))
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.send_unit(1)
         await caller.send_unit(2)
         await caller.half_close(Stream.PREFILL)
@@ -98,30 +96,24 @@ async def test_half_closing_everything_at_once_is_a_drain(served: Served) -> Non
         assert (await caller.end()).code is Code.OK
 
 
-async def test_a_session_without_a_unit_ends_with_ok(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_session_without_a_unit_ends_with_ok(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine()) as caller:
         await caller.half_close(Stream.PREFILL)
         assert (await caller.end()).code is Code.OK
 
 
-async def test_a_full_context_is_finalised_then_ends_with_ok(served: Served) -> None:
-    async with served(ScriptedEngine(listen(), context_full())) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_full_context_is_finalised_then_ends_with_ok(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(listen(), context_full())) as caller:
         await caller.unit(1)
         answers = await caller.unit(2)
         assert answers.done.end == pb.UNIT_END_CONTEXT_FULL
         assert (await caller.end()).code is Code.OK
 
 
-async def test_a_unit_in_flight_behind_a_full_context_is_answered(served: Served) -> None:
+async def test_a_unit_in_flight_behind_a_full_context_is_answered(session_of: SessionOf) -> None:
     full = Play(end=End.CONTEXT_FULL, hold="generate")
     engine = ScriptedEngine(full, context_full())
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.send_unit(1)
         await caller.send_unit(2)
         await until(lambda: ("finalize", 2) in engine.session.calls)
@@ -160,11 +152,9 @@ async def test_a_poisoned_session_fails_alone(served: Served, reason: Reason, co
 
 
 async def test_a_defect_of_ours_ends_its_session_without_its_text(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    session_of: SessionOf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(ScriptedEngine()) as caller:
         monkeypatch.setattr(
             "inference_service.session.calls.session_calls.requests.content", lambda *_, **__: 1 / 0
         )
@@ -178,11 +168,9 @@ async def test_a_defect_of_ours_ends_its_session_without_its_text(
 class TestSlotReuse:
     """Fill, end, refill: no session starts in a slot that is not clean."""
 
-    async def test_the_streams_end_only_after_cleanup(self, served: Served) -> None:
+    async def test_the_streams_end_only_after_cleanup(self, session_of: SessionOf) -> None:
         engine = ScriptedEngine(slots=1, slow_cleanup=True)
-        async with served(engine) as new_caller:
-            caller = await new_caller().open()
-            await caller.configure()
+        async with session_of(engine) as caller:
             await caller.half_close(Stream.PREFILL)
             await until(lambda: engine.session.is_closing)
             assert not caller.calls[Stream.GENERATE].done()

@@ -8,7 +8,7 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.interface.engine import Failure
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import SessionOf
 from tests.inference_service.support.caller import UnitAnswers, duplex
 from tests.support.scripted_engine import Play, ScriptedEngine, fails, hang, listen
 
@@ -30,12 +30,10 @@ def check_failed(answers: UnitAnswers, reason: str) -> None:
 
 @pytest.mark.parametrize(("content", "reason", "field"), REFUSED)
 async def test_bad_input_fails_its_unit_alone(
-    served: Served, content: pb.DuplexInput, reason: Reason, field: str
+    session_of: SessionOf, content: pb.DuplexInput, reason: Reason, field: str
 ) -> None:
     engine = ScriptedEngine()
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         before = await caller.unit(1)
         failed = await caller.unit(2, content)
         after = await caller.unit(3)
@@ -46,10 +44,8 @@ async def test_bad_input_fails_its_unit_alone(
     assert sorted(engine.session.heard) == [1, 3]
 
 
-async def test_bad_parameters_fail_a_unit_that_was_heard(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_bad_parameters_fail_a_unit_that_was_heard(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine()) as caller:
         failed = await caller.unit(1, sampling=common.SamplingParams(top_p=7))
         after = await caller.unit(2)
     check_failed(failed, Reason.PARAMS_INVALID)
@@ -58,32 +54,26 @@ async def test_bad_parameters_fail_a_unit_that_was_heard(served: Served) -> None
     assert after.done.end == pb.UNIT_END_LISTEN
 
 
-async def test_a_failed_inference_fails_its_unit_alone(served: Served) -> None:
-    async with served(ScriptedEngine(fails(), listen())) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_failed_inference_fails_its_unit_alone(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(fails(), listen())) as caller:
         failed, after = await caller.unit(1), await caller.unit(2)
     check_failed(failed, Reason.INFERENCE_FAILED)
     assert failed.done.error.retryable
     assert after.done.end == pb.UNIT_END_LISTEN
 
 
-async def test_an_input_that_the_engine_refuses_fails_its_unit_alone(served: Served) -> None:
+async def test_an_input_that_the_engine_refuses_fails_its_unit_alone(session_of: SessionOf) -> None:
     refused = Play(refused=Failure(Reason.INPUT_TOO_LONG, "It does not fit."))
-    async with served(ScriptedEngine(refused, listen())) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(ScriptedEngine(refused, listen())) as caller:
         failed, after = await caller.unit(1), await caller.unit(2)
     check_failed(failed, Reason.INPUT_TOO_LONG)
     assert failed.prefill.error.reason == Reason.INPUT_TOO_LONG
     assert after.done.end == pb.UNIT_END_LISTEN
 
 
-async def test_answers_keep_their_order_when_a_bad_unit_follows_a_slow_one(served: Served) -> None:
+async def test_answers_keep_their_order_when_a_bad_unit_follows_a_slow_one(session_of: SessionOf) -> None:
     engine = ScriptedEngine(hang("generate"))
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.send_unit(1)
         await caller.send_unit(2, duplex(np.array([np.inf])))
         assert (await caller.read(Stream.PREFILL)).unit == 1
@@ -93,13 +83,11 @@ async def test_answers_keep_their_order_when_a_bad_unit_follows_a_slow_one(serve
         assert [(await caller.read(Stream.FINALIZE)).unit for _ in range(2)] == [1, 2]
 
 
-async def test_every_unit_of_a_bad_session_has_three_answers(served: Served) -> None:
+async def test_every_unit_of_a_bad_session_has_three_answers(session_of: SessionOf) -> None:
     """All kinds of failure after one another, two units in flight."""
     refused = Play(refused=Failure(Reason.INPUT_TOO_LONG, "It does not fit."))
     engine = ScriptedEngine(listen(), listen(), fails(), refused, listen(), repeat=True)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
 
         async def send(unit: int) -> None:
             kind = unit % 5

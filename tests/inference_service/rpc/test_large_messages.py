@@ -16,7 +16,7 @@ from inference_service.rpc.messages import requests
 from inference_service.rpc.messages.replies import LARGEST_ANSWER, absorb, piece, pieces
 from inference_service.rpc.messages.requests import LARGE, MOST_PARTS
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, speak, write
@@ -150,11 +150,9 @@ async def test_a_large_config_is_refused_as_a_small_one_is(served: Served) -> No
     assert endings[0].message == endings[1].message
 
 
-async def test_an_answer_beyond_what_a_caller_takes_comes_in_pieces(served: Served) -> None:
+async def test_an_answer_beyond_what_a_caller_takes_comes_in_pieces(session_of: SessionOf) -> None:
     seconds = MAX_MESSAGE_BYTES // 4 // RATE + 60
-    async with served(ScriptedEngine(speak("A long answer.", seconds=seconds))) as new_caller:
-        caller: Caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(ScriptedEngine(speak("A long answer.", seconds=seconds))) as caller:
         answer = await caller.unit(1)
     assert answer.text == "A long answer."
     assert answer.samples == seconds * RATE

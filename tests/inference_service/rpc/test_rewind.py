@@ -6,7 +6,7 @@ from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.rpc.messages import replies
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import SessionOf
 from tests.inference_service.support.caller import Caller
 from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine
 
@@ -18,11 +18,9 @@ async def rewind(caller: Caller, unit: int, **fields: int) -> pb.GenerateRespons
     return answer
 
 
-async def test_what_was_not_heard_is_taken_back_and_the_session_goes_on(served: Served) -> None:
+async def test_what_was_not_heard_is_taken_back_and_the_session_goes_on(session_of: SessionOf) -> None:
     engine = ScriptedEngine(*TALK)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         for unit in (1, 2, 3, 4):
             await caller.unit(unit)
         answer = await rewind(caller, 3, heard_samples=9_600)
@@ -35,11 +33,9 @@ async def test_what_was_not_heard_is_taken_back_and_the_session_goes_on(served: 
         assert (await caller.unit(5)).done.end == pb.UNIT_END_TURN
 
 
-async def test_all_samples_are_heard_where_none_are_named(served: Served) -> None:
+async def test_all_samples_are_heard_where_none_are_named(session_of: SessionOf) -> None:
     engine = ScriptedEngine(*TALK)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.unit(1)
         await rewind(caller, 1)
         await rewind(caller, 1, heard_samples=0)
@@ -49,10 +45,8 @@ async def test_all_samples_are_heard_where_none_are_named(served: Served) -> Non
     ]
 
 
-async def test_a_unit_that_is_not_finalised_is_refused_in_the_answer(served: Served) -> None:
-    async with served(ScriptedEngine(*TALK)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_unit_that_is_not_finalised_is_refused_in_the_answer(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(*TALK)) as caller:
         await caller.unit(1)
         answer = await rewind(caller, 2)
         assert (answer.unit, answer.rewound.error.reason) == (2, Reason.PARAMS_INVALID)
@@ -60,20 +54,16 @@ async def test_a_unit_that_is_not_finalised_is_refused_in_the_answer(served: Ser
         assert (await caller.unit(2)).done.end == pb.UNIT_END_LISTEN
 
 
-async def test_a_session_that_is_not_full_duplex_cannot_go_back(served: Served) -> None:
-    async with served(ScriptedEngine(info=EVERYTHING)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=pb.SESSION_MODE_TOKENS)
+async def test_a_session_that_is_not_full_duplex_cannot_go_back(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(info=EVERYTHING), mode=pb.SESSION_MODE_TOKENS) as caller:
         await caller.unit(1, pb.StreamInput(text="Once"))
         answer = await rewind(caller, 1)
         assert answer.rewound.error.reason == Reason.CONTENT_UNSUPPORTED
         assert (await caller.unit(2, pb.StreamInput(text="more"))).finalize.unit == 2
 
 
-async def test_a_rewind_to_unit_0_ends_the_session(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_rewind_to_unit_0_ends_the_session(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine()) as caller:
         await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=0, rewind=pb.RewindUnits()))
         assert (await caller.end()).reason == Reason.PAYLOAD_INVALID
 

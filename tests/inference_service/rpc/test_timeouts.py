@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from antiphon.contract import Reason
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import Caller, Ending, until
 from tests.support.passing import Passing
 from tests.support.scripted_engine import PATIENT, ScriptedEngine, hang, speak
@@ -40,10 +40,8 @@ async def test_a_config_that_the_model_does_not_read(served: Served, passing: Pa
 
 
 @pytest.mark.parametrize("missing", ["generate", "finalize"])
-async def test_a_unit_that_is_not_asked_for(served: Served, passing: Passing, missing: str) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_unit_that_is_not_asked_for(session_of: SessionOf, passing: Passing, missing: str) -> None:
+    async with session_of(ScriptedEngine()) as caller:
         await caller.prefill(1)
         await caller.read(Stream.PREFILL)
         if missing == "finalize":
@@ -103,11 +101,9 @@ async def test_idle_timeout_is_off_unless_asked_for(served: Served, passing: Pas
                 await caller.unit(2)
 
 
-async def test_max_duration_ends_a_session(served: Served, passing: Passing) -> None:
+async def test_max_duration_ends_a_session(session_of: SessionOf, passing: Passing) -> None:
     engine = ScriptedEngine(hang("generate"))
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(max_duration=Duration(seconds=int(PATIENT.unit_s) // 2))
+    async with session_of(engine, max_duration=Duration(seconds=int(PATIENT.unit_s) // 2)) as caller:
         await caller.send_unit(1)
         await until(lambda: ("finalize", 1) in [call[:2] for call in engine.session.calls])
         await caller.settle()
@@ -116,12 +112,10 @@ async def test_max_duration_ends_a_session(served: Served, passing: Passing) -> 
 
 
 @asynccontextmanager
-async def unread(served: Served, passing: Passing) -> AsyncIterator[Caller]:
+async def unread(session_of: SessionOf, passing: Passing) -> AsyncIterator[Caller]:
     """A caller who does not read what was said, audio that fills the stream's window: its session is over."""
     engine = ScriptedEngine(speak("Hello"), speak("there"), slots=1)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.send_unit(1)
         await caller.read(Stream.PREFILL)
         await caller.read(Stream.FINALIZE)

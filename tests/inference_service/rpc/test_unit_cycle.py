@@ -8,7 +8,7 @@ from antiphon.contract import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WOR
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import duplex, soon
 from tests.support.scripted_engine import TALK, ScriptedEngine, listen, speak
 
@@ -35,12 +35,10 @@ async def test_the_config_is_answered_by_what_the_session_gets(served: Served) -
     assert list(ready.ignored_fields) == ["language"]
 
 
-async def test_the_config_reaches_the_engine(served: Served) -> None:
+async def test_the_config_reaches_the_engine(session_of: SessionOf) -> None:
     engine = ScriptedEngine()
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(system_prompt="Be brief.", seed=3)
-    assert (engine.session.duplex.system_prompt, engine.session.duplex.seed) == ("Be brief.", 3)
+    async with session_of(engine, system_prompt="Be brief.", seed=3):
+        assert (engine.session.duplex.system_prompt, engine.session.duplex.seed) == ("Be brief.", 3)
 
 
 async def test_sessions_without_a_seed_draw_theirs_from_the_worker_s(served: Served) -> None:
@@ -55,10 +53,8 @@ async def test_sessions_without_a_seed_draw_theirs_from_the_worker_s(served: Ser
     assert len(set(seeds[0])) == 2
 
 
-async def test_a_turn_is_heard_spoken_and_closed(served: Served) -> None:
-    async with served(ScriptedEngine(*TALK)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_turn_is_heard_spoken_and_closed(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(*TALK)) as caller:
         said = [await caller.unit(unit) for unit in range(1, 6)]
     assert [unit.text for unit in said] == ["", "", "Hello there", " how are", " you?"]
     assert [unit.samples for unit in said] == [0, 0, 24_000, 24_000, 12_000]
@@ -71,10 +67,8 @@ async def test_a_turn_is_heard_spoken_and_closed(served: Served) -> None:
     ]
 
 
-async def test_done_is_in_the_unit_s_last_message_and_audio_is_float32(served: Served) -> None:
-    async with served(ScriptedEngine(speak("a", "b"))) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_done_is_in_the_unit_s_last_message_and_audio_is_float32(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(speak("a", "b"))) as caller:
         pieces = (await caller.unit(1)).pieces
     assert [piece.HasField("done") for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     audio = pieces[0].audio
@@ -82,20 +76,16 @@ async def test_done_is_in_the_unit_s_last_message_and_audio_is_float32(served: S
     assert np.max(np.abs(np.frombuffer(audio.data, "<f4"))) == pytest.approx(0.1, abs=0.01)
 
 
-async def test_a_listening_unit_carries_no_audio(served: Served) -> None:
-    async with served(ScriptedEngine(listen())) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_a_listening_unit_carries_no_audio(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(listen())) as caller:
         pieces = (await caller.unit(1)).pieces
     assert len(pieces) == 1
     assert not pieces[0].HasField("audio")
     assert not pieces[0].HasField("text")
 
 
-async def test_usage_is_the_unit_s_and_session_usage_the_sum(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+async def test_usage_is_the_unit_s_and_session_usage_the_sum(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine()) as caller:
         units = [await caller.unit(unit) for unit in (1, 2, 3)]
     assert [unit.done.usage.input_audio_tokens for unit in units] == [10, 10, 10]
     assert [unit.finalize.session_usage.input_audio_tokens for unit in units] == [10, 20, 30]
@@ -115,11 +105,9 @@ async def test_requests_may_be_written_ahead_of_every_answer(served: Served) -> 
             await caller.send_unit(unit + 2)
 
 
-async def test_finalize_and_generate_may_arrive_before_the_prefill(served: Served) -> None:
+async def test_finalize_and_generate_may_arrive_before_the_prefill(session_of: SessionOf) -> None:
     engine = ScriptedEngine()
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.finalize(1)
         await caller.generate(1)
         await caller.prefill(1)
@@ -127,32 +115,26 @@ async def test_finalize_and_generate_may_arrive_before_the_prefill(served: Serve
     assert [call[0] for call in engine.session.calls][:3] == ["prefill", "generate", "finalize"]
 
 
-async def test_audio_reaches_the_engine_as_it_was_sent(served: Served) -> None:
+async def test_audio_reaches_the_engine_as_it_was_sent(session_of: SessionOf) -> None:
     engine = ScriptedEngine()
     ramp = np.linspace(-1, 1, 8000, dtype="<f4")
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.unit(1, duplex(ramp))
         heard = engine.session.heard[1]
     np.testing.assert_array_equal(heard, ramp)
 
 
-async def test_force_listen_passes_through(served: Served) -> None:
+async def test_force_listen_passes_through(session_of: SessionOf) -> None:
     engine = ScriptedEngine(speak("Hello"))
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         answers = await caller.unit(1, force_listen=True)
     assert (answers.done.end, answers.text) == (pb.UNIT_END_LISTEN, "")
     assert engine.session.calls[1][:3] == ("generate", 1, True)
 
 
-async def test_sampling_of_one_unit_passes_through_and_holds_for_that_unit(served: Served) -> None:
+async def test_sampling_of_one_unit_passes_through_and_holds_for_that_unit(session_of: SessionOf) -> None:
     engine = ScriptedEngine()
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.unit(1, sampling=common.SamplingParams(temperature=0.25, seed=4))
         await caller.unit(2)
     overrides = [call[3] for call in engine.session.calls if call[0] == "generate"]

@@ -10,7 +10,7 @@ from antiphon.contract import ERROR_DOMAIN, MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served
+from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import Caller, Ending, duplex
 from tests.support.scripted_engine import ScriptedEngine, hang
 
@@ -141,11 +141,9 @@ async def test_the_fields_of_a_bad_config_are_listed(served: Served) -> None:
     assert ending.fields == ("duplex.temperature", "duplex.top_k")
 
 
-async def test_the_window_counts_only_unfinalised_units(served: Served) -> None:
+async def test_the_window_counts_only_unfinalised_units(session_of: SessionOf) -> None:
     engine = ScriptedEngine(hang("finalize"), slots=1)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+    async with session_of(engine) as caller:
         await caller.send_unit(1)
         await caller.send_unit(2)
         await caller.read(Stream.PREFILL)

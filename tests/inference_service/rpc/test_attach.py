@@ -5,46 +5,14 @@ import gc
 import grpc
 import pytest
 
-from antiphon.contract import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
+from antiphon.contract import METADATA_WORKER_ID, Reason
 from antiphon.grpc import get_info
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
-from tests.support.passing import Passing
-from tests.support.scripted_engine import PATIENT, ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 
 Code = grpc.StatusCode
-
-
-@pytest.mark.parametrize("name", ["x" * 65, "with space"])
-@pytest.mark.parametrize("stream", Stream)
-async def test_a_bad_session_id_is_refused(served: Served, name: str, stream: Stream) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = new_caller(name)
-        caller.start(stream)
-        ending = await caller.end()
-    assert (ending.code, ending.reason) == (Code.INVALID_ARGUMENT, Reason.METADATA_INVALID)
-    assert (ending.domain, ending.fields) == (ERROR_DOMAIN, (METADATA_SESSION_ID,))
-
-
-async def test_a_second_session_id_is_refused(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = new_caller("one", (METADATA_SESSION_ID, "two"))
-        caller.start(Stream.PREFILL)
-        assert (await caller.end()).reason == Reason.METADATA_INVALID
-
-
-@pytest.mark.parametrize("missing", Stream)
-async def test_a_session_without_one_of_its_streams_times_out(
-    served: Served, passing: Passing, missing: Stream
-) -> None:
-    async with served(ScriptedEngine(slots=1)) as new_caller:
-        caller = await new_caller().open(*(stream for stream in Stream if stream is not missing))
-        passing(PATIENT.attach_s)
-        ending = await caller.end()
-        assert (ending.code, ending.reason) == (Code.DEADLINE_EXCEEDED, Reason.ATTACH_TIMEOUT)
-        assert missing.value in ending.message
-        await (await new_caller().open()).configure()  # the slot is free again
 
 
 @pytest.mark.parametrize("phase", ["attaching", "configuring", "active"])
@@ -70,18 +38,6 @@ async def test_a_second_stream_of_a_kind_is_refused_and_its_owner_not_disturbed(
         if phase != "active":
             await owner.configure()
         await owner.unit(1)
-
-
-async def test_no_free_slot_says_when_to_try_again(served: Served) -> None:
-    async with served(ScriptedEngine(slots=1)) as new_caller:
-        owner = await new_caller().open()
-        late = new_caller()
-        late.start(Stream.GENERATE)
-        ending = await late.end()
-        assert (ending.code, ending.reason) == (Code.RESOURCE_EXHAUSTED, Reason.NO_FREE_SLOT)
-        assert ending.retry_after is not None
-        assert ending.retry_after.nanos > 0
-        await owner.configure()
 
 
 async def initial_metadata(caller: Caller) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served, SessionOf
+from tests.inference_service.conftest import SessionOf
 from tests.inference_service.support.caller import until
 from tests.support.scripted_engine import ScriptedEngine, hang, speak
 
@@ -27,39 +27,3 @@ async def test_a_cancel_overtakes_a_unit_that_waits_behind_a_slow_one(session_of
         engine.session.release("prefill", 1)
         ends = [(await caller.answers(unit)).done.end for unit in (1, 2)]
     assert ends == [pb.UNIT_END_CANCELLED] * 2
-
-
-async def test_a_cancel_may_arrive_before_the_unit(served: Served) -> None:
-    engine = ScriptedEngine(speak("Hello"))
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.cancel(1)
-        await caller.configure()
-        answers = await caller.unit(1)
-    assert (answers.done.end, answers.text) == (pb.UNIT_END_CANCELLED, "")
-
-
-async def test_a_cancelled_unit_is_heard_and_finalised(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(speak("Hello"))
-    async with session_of(engine) as caller:
-        await caller.cancel(1)
-        answers = await caller.unit(1)
-    assert answers.prefill.prefilled.context_tokens == 22
-    assert answers.finalize.context_tokens == 22
-    assert 1 in engine.session.heard
-
-
-async def test_units_after_the_cancelled_one_speak(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(speak("one"), speak("two"))
-    async with session_of(engine) as caller:
-        await caller.cancel(1)
-        texts = [(await caller.unit(unit)).text for unit in (1, 2)]
-    assert texts == ["", "two"]
-
-
-async def test_a_late_cancel_changes_nothing(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(speak("one"), speak("two"))
-    async with session_of(engine) as caller:
-        await caller.unit(1)
-        await caller.cancel(1)
-        assert (await caller.unit(2)).text == "two"

@@ -414,7 +414,7 @@ async def test_a_session_ends_with_its_row(row: Row, passing: Passing) -> None:
         assert ending.reason == ""
     else:
         assert (ending.reason, ending.domain) == (row.reason, ERROR_DOMAIN)
-    assert (ending.retry_after is not None) == row.retry
+    assert (ending.retry_after is not None and ending.retry_after.ToNanoseconds() > 0) == row.retry
     assert bool(ending.fields) == row.names_fields
 
 
@@ -478,6 +478,8 @@ async def test_a_unit_fails_with_its_row_and_the_session_goes_on(row: ItemRow, p
     assert (failed.done.end, error.reason) == (pb.UNIT_END_FAILED, row.reason)
     assert (error.field, error.retryable) == (row.field, row.retryable)
     assert error.message
+    is_heard = row.reason in (Reason.PARAMS_INVALID, Reason.INFERENCE_FAILED)
+    assert failed.prefill.error.reason == ("" if is_heard else row.reason)
     assert after.done.end == pb.UNIT_END_LISTEN
 
 

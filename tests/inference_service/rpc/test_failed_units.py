@@ -7,10 +7,9 @@ from antiphon.contract import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.interface.engine import Failure
-from inference_service.session.units import Stream
 from tests.inference_service.conftest import SessionOf
-from tests.inference_service.support.caller import UnitAnswers, duplex
-from tests.support.scripted_engine import Play, ScriptedEngine, fails, hang, listen
+from tests.inference_service.support.caller import duplex
+from tests.support.scripted_engine import Play, ScriptedEngine, fails, listen
 
 IMAGE = pb.DuplexInput(audio=duplex().audio, frames=[common.Image(data=b"\xff\xd8")])
 REFUSED = [
@@ -22,12 +21,6 @@ REFUSED = [
 ]
 
 
-def check_failed(answers: UnitAnswers, reason: str) -> None:
-    assert answers.done.end == pb.UNIT_END_FAILED
-    assert answers.done.error.reason == reason
-    assert (answers.text, answers.samples) == ("", 0)
-
-
 @pytest.mark.parametrize(("content", "reason", "field"), REFUSED)
 async def test_bad_input_fails_its_unit_alone(
     session_of: SessionOf, content: pb.DuplexInput, reason: Reason, field: str
@@ -37,50 +30,12 @@ async def test_bad_input_fails_its_unit_alone(
         before = await caller.unit(1)
         failed = await caller.unit(2, content)
         after = await caller.unit(3)
-    check_failed(failed, reason)
+    assert (failed.done.end, failed.done.error.reason) == (pb.UNIT_END_FAILED, reason)
+    assert (failed.text, failed.samples) == ("", 0)
     assert (failed.prefill.error.reason, failed.prefill.error.field) == (reason, field)
     assert failed.finalize.context_tokens == before.finalize.context_tokens
     assert after.done.end == pb.UNIT_END_LISTEN
     assert sorted(engine.session.heard) == [1, 3]
-
-
-async def test_bad_parameters_fail_a_unit_that_was_heard(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine()) as caller:
-        failed = await caller.unit(1, sampling=common.SamplingParams(top_p=7))
-        after = await caller.unit(2)
-    check_failed(failed, Reason.PARAMS_INVALID)
-    assert failed.done.error.field == "run.sampling.top_p"
-    assert failed.prefill.prefilled.context_tokens == 22
-    assert after.done.end == pb.UNIT_END_LISTEN
-
-
-async def test_a_failed_inference_fails_its_unit_alone(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine(fails(), listen())) as caller:
-        failed, after = await caller.unit(1), await caller.unit(2)
-    check_failed(failed, Reason.INFERENCE_FAILED)
-    assert failed.done.error.retryable
-    assert after.done.end == pb.UNIT_END_LISTEN
-
-
-async def test_an_input_that_the_engine_refuses_fails_its_unit_alone(session_of: SessionOf) -> None:
-    refused = Play(refused=Failure(Reason.INPUT_TOO_LONG, "It does not fit."))
-    async with session_of(ScriptedEngine(refused, listen())) as caller:
-        failed, after = await caller.unit(1), await caller.unit(2)
-    check_failed(failed, Reason.INPUT_TOO_LONG)
-    assert failed.prefill.error.reason == Reason.INPUT_TOO_LONG
-    assert after.done.end == pb.UNIT_END_LISTEN
-
-
-async def test_answers_keep_their_order_when_a_bad_unit_follows_a_slow_one(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(hang("generate"))
-    async with session_of(engine) as caller:
-        await caller.send_unit(1)
-        await caller.send_unit(2, duplex(np.array([np.inf])))
-        assert (await caller.read(Stream.PREFILL)).unit == 1
-        engine.session.release("generate", 1)
-        assert (await caller.read(Stream.PREFILL)).unit == 2
-        assert [(await caller.read(Stream.GENERATE)).unit for _ in range(2)] == [1, 2]
-        assert [(await caller.read(Stream.FINALIZE)).unit for _ in range(2)] == [1, 2]
 
 
 async def test_every_unit_of_a_bad_session_has_three_answers(session_of: SessionOf) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,6 @@ import pytest
 import torch
 
 from antiphon.contract import Reason
-from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.checkpoints.folder import load_duplex
@@ -38,6 +39,18 @@ def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     return LiveEngine(shipped(), 2, deliver, on_fatal)
 
 
+@asynccontextmanager
+async def session(config: dict[str, Any], worker: Any = load) -> AsyncIterator[Caller]:
+    """A session of a worker of its own, which ends in good order."""
+    async with running_worker(worker) as running, channel_to(running.address) as channel:
+        caller = await Caller(channel).open()
+        ready = await caller.configure(**config)
+        assert ready.effective.records
+        yield caller
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+
+
 async def heard(
     caller: Caller, unit: int, sound: np.ndarray[Any, Any], record: pb.UnitRecord | None = None
 ) -> tuple[pb.UnitDone, str, bytes]:
@@ -59,21 +72,15 @@ async def heard(
 async def test_another_worker_goes_on_with_the_words_and_samples_of_the_first() -> None:
     seconds = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
     records, expected = [], []
-    async with running_worker(load) as worker, channel_to(worker.address) as channel:
-        assert (await get_info(worker.address)).replays_units
-        caller = await Caller(channel).open()
-        assert (await caller.configure(**CONFIG)).effective.records
+    async with session(CONFIG) as caller:
+        assert (await caller.settle()).replays_units
         for unit, sound in enumerate(seconds, 1):
             done, text, audio = await heard(caller, unit, sound)
             records.append(done.record)
             expected.append((done.end, text, audio))
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
     assert any(audio for _, _, audio in expected[6:])
 
-    async with running_worker(load) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(**CONFIG)
+    async with session(CONFIG) as caller:
         for unit, (sound, record) in enumerate(zip(seconds[:6], records, strict=False), 1):
             done, text, audio = await heard(caller, unit, sound, record)
             assert (done.end, text, audio) == (record.end, "", b"")
@@ -82,8 +89,6 @@ async def test_another_worker_goes_on_with_the_words_and_samples_of_the_first() 
             end, words, samples = expected[unit - 1]
             assert (done.end, text) == (end, words)
             assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
 
 
 async def said_by(caller: Caller, seconds: list[np.ndarray[Any, Any]]) -> list[tuple[int, str, bytes]]:
@@ -156,20 +161,15 @@ LONG = [
 
 
 async def test_bad_records_fail_their_units_and_the_session_goes_on() -> None:
-    async with running_worker(load) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(**CONFIG)
-        unit = 0
-        for field, record in [*BAD.items(), *LONG]:
-            unit += 1
+    unit = 0
+    async with session(CONFIG) as caller:
+        for unit, (field, record) in enumerate([*BAD.items(), *LONG], 1):
             done, text, audio = await heard(caller, unit, np.zeros(16_000, np.float32), record)
             assert (done.end, done.error.field) == (pb.UNIT_END_FAILED, field)
             assert done.error.reason == Reason.PARAMS_INVALID
             assert (text, audio, done.HasField("record")) == ("", b"", False)
         done, _, _ = await heard(caller, unit + 1, np.zeros(16_000, np.float32))
         assert done.HasField("record")
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -197,22 +197,13 @@ async def answered(caller: Caller, record: pb.UnitRecord | None = None) -> list[
     return said
 
 
-CHAT: dict[str, Any] = {
-    "mode": pb.SESSION_MODE_CHAT,
-    "automatic_units": True,
-    "records": True,
-    "seed": 11,
-}
+CHAT: dict[str, Any] = {"mode": pb.SESSION_MODE_CHAT, "automatic_units": True, "records": True, "seed": 11}
 
 
 async def test_another_worker_goes_on_with_an_answer_behind_its_last_word() -> None:
-    async with running_worker(load) as worker, channel_to(worker.address) as channel:
-        assert (await get_info(worker.address)).replays_turns
-        caller = await Caller(channel).open()
-        assert (await caller.configure(**CHAT)).effective.records
+    async with session(CHAT) as caller:
+        assert (await caller.settle()).replays_turns
         whole = await answered(caller)
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
     sampled = [token for each in whole for token in each.sampled_ids]
     half, told, known = len(sampled) // 2, "", 0
     assert half > 2
@@ -222,27 +213,17 @@ async def test_another_worker_goes_on_with_an_answer_behind_its_last_word() -> N
         known += len(each.sampled_ids)
         told += each.text.text
 
-    async with running_worker(load) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(**CHAT)
+    async with session(CHAT) as caller:
         rest = await answered(caller, pb.UnitRecord(sampled_ids=sampled[:known]))
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
 
     def text(said: list[pb.GenerateResponse]) -> str:
         return "".join(each.text.text for each in said)
 
     assert told + text(rest) == text(whole)
-    async with running_worker(load) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(**CHAT)
-        control = pb.UnitRecord(sampled_ids=[END_OF_MESSAGE])
-        refused = await answered(caller, control)
-        assert [each.done.error.field for each in refused if each.HasField("done")] == [
-            "recorded.sampled_ids"
-        ]
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
+    async with session(CHAT) as caller:
+        refused = await answered(caller, pb.UnitRecord(sampled_ids=[END_OF_MESSAGE]))
+    errors = [each.done.error.field for each in refused if each.HasField("done")]
+    assert errors == ["recorded.sampled_ids"]
     (done,) = [each.done for each in rest if each.HasField("done")]
     (done_before,) = [each.done for each in whole if each.HasField("done")]
     assert (done.end, done.finish_reason) == (done_before.end, done_before.finish_reason)
@@ -261,11 +242,6 @@ async def test_another_worker_goes_on_with_an_answer_behind_its_last_word() -> N
     ],
 )
 async def test_beginning_of_an_answer_that_cannot_be_is_refused(record: pb.UnitRecord, field: str) -> None:
-    engine = ScriptedEngine(listen(), info=CONTINUING)
-    async with running_worker(engine) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(**CHAT)
+    async with session(CHAT, ScriptedEngine(listen(), info=CONTINUING)) as caller:
         said = await answered(caller, record)
         assert [each.done.error.field for each in said if each.HasField("done")] == [field]
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()

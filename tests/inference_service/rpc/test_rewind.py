@@ -45,27 +45,12 @@ async def test_all_samples_are_heard_where_none_are_named(session_of: SessionOf)
     ]
 
 
-async def test_a_unit_that_is_not_finalised_is_refused_in_the_answer(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine(*TALK)) as caller:
-        await caller.unit(1)
-        answer = await rewind(caller, 2)
-        assert (answer.unit, answer.rewound.error.reason) == (2, Reason.PARAMS_INVALID)
-        assert answer.rewound.error.field == "unit"
-        assert (await caller.unit(2)).done.end == pb.UNIT_END_LISTEN
-
-
 async def test_a_session_that_is_not_full_duplex_cannot_go_back(session_of: SessionOf) -> None:
     async with session_of(ScriptedEngine(info=EVERYTHING), mode=pb.SESSION_MODE_TOKENS) as caller:
         await caller.unit(1, pb.StreamInput(text="Once"))
         answer = await rewind(caller, 1)
         assert answer.rewound.error.reason == Reason.CONTENT_UNSUPPORTED
         assert (await caller.unit(2, pb.StreamInput(text="more"))).finalize.unit == 2
-
-
-async def test_a_rewind_to_unit_0_ends_the_session(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine()) as caller:
-        await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=0, rewind=pb.RewindUnits()))
-        assert (await caller.end()).reason == Reason.PAYLOAD_INVALID
 
 
 @pytest.mark.parametrize("first", ["text", "rewound"])

@@ -76,6 +76,10 @@ def result(words: str, of: str) -> pb.ChatMessage:
     return message(words, pb.ROLE_TOOL, tool_call_id=of)
 
 
+def schema(text: str) -> pb.TurnInput:
+    return turn(tools=[pb.Tool(name="x", parameters_json=text)])
+
+
 def read(given: pb.TurnInput, info: ModelInfo = ABLE) -> TurnInput:
     return turn_input(given, info, CHATS)
 
@@ -128,6 +132,7 @@ def test_without_tools_there_is_nothing_to_choose() -> None:
     assert not convert.prefill(RunTurn(1, Turn((Message("user", ("Hi",)),))), "").turn.HasField("tool_choice")
 
 
+SCHEMA = "turn.tools[0].parameters_json"
 DEEP = json.dumps({"type": "object", "x": json.loads("[" * MAX_SCHEMA_DEPTH + "]" * MAX_SCHEMA_DEPTH)})
 BAD_TOOLS: dict[str, tuple[pb.TurnInput, str]] = {
     "a name with a space": (turn(tools=[pb.Tool(name="get weather")]), "turn.tools[0].name"),
@@ -139,43 +144,23 @@ BAD_TOOLS: dict[str, tuple[pb.TurnInput, str]] = {
         "turn.tools[0].description",
     ),
     "too many": (turn(tools=[pb.Tool(name=f"t{i}") for i in range(MAX_TOOLS + 1)]), "turn.tools"),
-    "no JSON": (turn(tools=[pb.Tool(name="x", parameters_json="{")]), "turn.tools[0].parameters_json"),
-    "a number that JSON does not have": (
-        turn(tools=[pb.Tool(name="x", parameters_json='{"default": NaN}')]),
-        "turn.tools[0].parameters_json",
-    ),
-    "brackets without end": (
-        turn(tools=[pb.Tool(name="x", parameters_json="[" * MAX_SCHEMA_BYTES)]),
-        "turn.tools[0].parameters_json",
-    ),
-    "a list": (turn(tools=[pb.Tool(name="x", parameters_json="[]")]), "turn.tools[0].parameters_json"),
-    "a deep schema": (turn(tools=[pb.Tool(name="x", parameters_json=DEEP)]), "turn.tools[0].parameters_json"),
-    "a schema of no object": (
-        turn(tools=[pb.Tool(name="x", parameters_json='{"type": "string"}')]),
-        "turn.tools[0].parameters_json",
-    ),
-    "a large schema": (
-        turn(tools=[pb.Tool(name="x", parameters_json=json.dumps({"title": "é" * MAX_SCHEMA_BYTES}))]),
-        "turn.tools[0].parameters_json",
-    ),
+    "no JSON": (schema("{"), SCHEMA),
+    "a number that JSON does not have": (schema('{"default": NaN}'), SCHEMA),
+    "brackets without end": (schema("[" * MAX_SCHEMA_BYTES), SCHEMA),
+    "a list": (schema("[]"), SCHEMA),
+    "a deep schema": (schema(DEEP), SCHEMA),
+    "a schema of no object": (schema('{"type": "string"}'), SCHEMA),
+    "a large schema": (schema(json.dumps({"title": "é" * MAX_SCHEMA_BYTES})), SCHEMA),
     "many schemas": (
-        turn(
-            tools=[pb.Tool(name=f"t{i}", parameters_json='{"x": "' + "y" * 1100 + '"}') for i in range(120)]
-        ),
+        turn(tools=[pb.Tool(name=f"t{i}", parameters_json=f'{{"x": "{"y" * 1100}"}}') for i in range(120)]),
         "turn.tools",
     ),
-    "a choice of nothing": (
-        turn(tool_choice=pb.ToolChoice(mode=pb.TOOL_MODE_REQUIRED)),
-        "turn.tool_choice",
-    ),
+    "a choice of nothing": (turn(tool_choice=pb.ToolChoice(mode=pb.TOOL_MODE_REQUIRED)), "turn.tool_choice"),
     "a choice that is not there": (
         turn(tools=[TIME], tool_choice=pb.ToolChoice(name="weather")),
         "turn.tool_choice.name",
     ),
-    "calls of a user": (
-        turn(message("Hi", tool_calls=[CALL])),
-        "turn.messages[0].tool_calls",
-    ),
+    "calls of a user": (turn(message("Hi", tool_calls=[CALL])), "turn.messages[0].tool_calls"),
     "a call without an id": (
         turn(calls(pb.ToolCall(name="time", arguments_json="{}"))),
         "turn.messages[0].tool_calls[0].id",

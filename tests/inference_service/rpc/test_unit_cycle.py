@@ -9,23 +9,17 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
-from tests.inference_service.support.caller import duplex, soon
-from tests.support.scripted_engine import TALK, ScriptedEngine, listen, speak
+from tests.inference_service.support.caller import duplex
+from tests.support.scripted_engine import TALK, ScriptedEngine, speak
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-async def test_each_call_is_told_at_once_who_serves_it(served: Served) -> None:
-    async with served(ScriptedEngine(), worker_id="w-7") as new_caller:
-        caller = new_caller()
-        for stream in Stream:
-            metadata = await soon(caller.start(stream).initial_metadata())
-            assert dict(metadata)[METADATA_WORKER_ID].startswith("w-7-")
-
-
-async def test_the_config_is_answered_by_what_the_session_gets(served: Served) -> None:
+async def test_calls_are_told_who_serves_them_and_the_config_what_the_session_gets(served: Served) -> None:
     async with served(ScriptedEngine(), worker_id="w-7") as new_caller:
         caller = await new_caller().open()
+        for call in caller.calls.values():
+            assert dict(await call.initial_metadata())[METADATA_WORKER_ID].startswith("w-7-")
         ready = await caller.configure(language="en", duplex=common.DuplexConfig(temperature=0.5))
     assert ready.worker_id.startswith("w-7-")
     assert (ready.model, ready.prompt_tokens) == ("scripted", 10)
@@ -33,12 +27,6 @@ async def test_the_config_is_answered_by_what_the_session_gets(served: Served) -
     assert (ready.context_limit, ready.max_units_in_flight, ready.unit_duration.seconds) == (4096, 2, 1)
     assert ready.effective.duplex.temperature == 0.5
     assert list(ready.ignored_fields) == ["language"]
-
-
-async def test_the_config_reaches_the_engine(session_of: SessionOf) -> None:
-    engine = ScriptedEngine()
-    async with session_of(engine, system_prompt="Be brief.", seed=3):
-        assert (engine.session.duplex.system_prompt, engine.session.duplex.seed) == ("Be brief.", 3)
 
 
 async def test_sessions_without_a_seed_draw_theirs_from_the_worker_s(served: Served) -> None:
@@ -58,13 +46,8 @@ async def test_a_turn_is_heard_spoken_and_closed(session_of: SessionOf) -> None:
         said = [await caller.unit(unit) for unit in range(1, 6)]
     assert [unit.text for unit in said] == ["", "", "Hello there", " how are", " you?"]
     assert [unit.samples for unit in said] == [0, 0, 24_000, 24_000, 12_000]
-    assert [unit.done.end for unit in said] == [
-        pb.UNIT_END_LISTEN,
-        pb.UNIT_END_LISTEN,
-        pb.UNIT_END_CHUNK,
-        pb.UNIT_END_CHUNK,
-        pb.UNIT_END_TURN,
-    ]
+    ends = [*2 * [pb.UNIT_END_LISTEN], *2 * [pb.UNIT_END_CHUNK], pb.UNIT_END_TURN]
+    assert [unit.done.end for unit in said] == ends
 
 
 async def test_done_is_in_the_unit_s_last_message_and_audio_is_float32(session_of: SessionOf) -> None:
@@ -76,14 +59,6 @@ async def test_done_is_in_the_unit_s_last_message_and_audio_is_float32(session_o
     assert np.max(np.abs(np.frombuffer(audio.data, "<f4"))) == pytest.approx(0.1, abs=0.01)
 
 
-async def test_a_listening_unit_carries_no_audio(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine(listen())) as caller:
-        pieces = (await caller.unit(1)).pieces
-    assert len(pieces) == 1
-    assert not pieces[0].HasField("audio")
-    assert not pieces[0].HasField("text")
-
-
 async def test_usage_is_the_unit_s_and_session_usage_the_sum(session_of: SessionOf) -> None:
     async with session_of(ScriptedEngine()) as caller:
         units = [await caller.unit(unit) for unit in (1, 2, 3)]
@@ -93,53 +68,20 @@ async def test_usage_is_the_unit_s_and_session_usage_the_sum(session_of: Session
     assert units[0].prefill.prefilled.timings.prefill.nanos > 0
 
 
-async def test_requests_may_be_written_ahead_of_every_answer(served: Served) -> None:
-    async with served(ScriptedEngine(*TALK)) as new_caller:
-        caller = await new_caller().open()
-        await caller.send_config()
-        await caller.send_unit(1)
-        await caller.send_unit(2)
-        assert (await caller.read(Stream.PREFILL)).HasField("ready")
-        for unit in range(1, 40):
-            await caller.answers(unit)
-            await caller.send_unit(unit + 2)
-
-
-async def test_finalize_and_generate_may_arrive_before_the_prefill(session_of: SessionOf) -> None:
-    engine = ScriptedEngine()
-    async with session_of(engine) as caller:
-        await caller.finalize(1)
-        await caller.generate(1)
-        await caller.prefill(1)
-        await caller.answers(1)
-    assert [call[0] for call in engine.session.calls][:3] == ["prefill", "generate", "finalize"]
-
-
-async def test_audio_reaches_the_engine_as_it_was_sent(session_of: SessionOf) -> None:
-    engine = ScriptedEngine()
-    ramp = np.linspace(-1, 1, 8000, dtype="<f4")
-    async with session_of(engine) as caller:
-        await caller.unit(1, duplex(ramp))
-        heard = engine.session.heard[1]
-    np.testing.assert_array_equal(heard, ramp)
-
-
-async def test_force_listen_passes_through(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(speak("Hello"))
-    async with session_of(engine) as caller:
-        answers = await caller.unit(1, force_listen=True)
-    assert (answers.done.end, answers.text) == (pb.UNIT_END_LISTEN, "")
-    assert engine.session.calls[1][:3] == ("generate", 1, True)
-
-
-async def test_sampling_of_one_unit_passes_through_and_holds_for_that_unit(session_of: SessionOf) -> None:
-    engine = ScriptedEngine()
-    async with session_of(engine) as caller:
-        await caller.unit(1, sampling=common.SamplingParams(temperature=0.25, seed=4))
+async def test_requests_reach_the_engine_as_they_were_sent(session_of: SessionOf) -> None:
+    engine, ramp = ScriptedEngine(speak("Hello"), repeat=True), np.linspace(-1, 1, 8000, dtype="<f4")
+    async with session_of(engine, system_prompt="Be brief.", seed=3) as caller:
+        sampling = common.SamplingParams(temperature=0.25, seed=4)
+        answers = await caller.unit(1, duplex(ramp), force_listen=True, sampling=sampling)
         await caller.unit(2)
-    overrides = [call[3] for call in engine.session.calls if call[0] == "generate"]
-    assert (overrides[0].temperature, overrides[0].seed) == (0.25, 4)
-    assert (overrides[1].temperature, overrides[1].seed) == (None, None)
+        heard = engine.session.heard[1]
+    assert (engine.session.duplex.system_prompt, engine.session.duplex.seed) == ("Be brief.", 3)
+    np.testing.assert_array_equal(heard, ramp)
+    assert (answers.done.end, answers.text) == (pb.UNIT_END_LISTEN, "")
+    assert [(piece.HasField("audio"), piece.HasField("text")) for piece in answers.pieces] == [(False, False)]
+    first, second = [call for call in engine.session.calls if call[0] == "generate"]
+    assert (first[2], first[3].temperature, first[3].seed) == (True, 0.25, 4)
+    assert (second[2], second[3].temperature, second[3].seed) == (False, None, None)
 
 
 async def test_sessions_side_by_side_do_not_mix(served: Served) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import grpc
 import pytest
 
-from antiphon.contract import ERROR_DOMAIN, MAX_MESSAGE_BYTES, Reason
+from antiphon.contract import ERROR_DOMAIN, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served, SessionOf
-from tests.inference_service.support.caller import Caller, Ending, duplex
-from tests.support.scripted_engine import ScriptedEngine, hang
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import Caller, Ending
+from tests.support.scripted_engine import ScriptedEngine
 
 Code = grpc.StatusCode
 Act = Callable[[Caller], Awaitable[Any]]
@@ -141,18 +141,6 @@ async def test_the_fields_of_a_bad_config_are_listed(served: Served) -> None:
     assert ending.fields == ("duplex.temperature", "duplex.top_k")
 
 
-async def test_the_window_counts_only_unfinalised_units(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(hang("finalize"), slots=1)
-    async with session_of(engine) as caller:
-        await caller.send_unit(1)
-        await caller.send_unit(2)
-        await caller.read(Stream.PREFILL)
-        engine.session.release("finalize", 1)
-        assert (await caller.read(Stream.FINALIZE)).unit == 1
-        await caller.send_unit(3)
-        assert [(await caller.read(Stream.FINALIZE)).unit for _ in range(2)] == [2, 3]
-
-
 @pytest.mark.parametrize("stream", Stream)
 async def test_bytes_that_are_no_message_end_the_session(served: Served, stream: Stream) -> None:
     async with served(ScriptedEngine()) as new_caller:
@@ -162,25 +150,3 @@ async def test_bytes_that_are_no_message_end_the_session(served: Served, stream:
         await caller.write(stream, b"\xff\xff\xff")
         ending = await caller.end()
     assert (ending.code, ending.reason) == (Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID)
-
-
-async def test_a_message_that_is_too_large_ends_the_session_without_a_reason(served: Served) -> None:
-    async with served(ScriptedEngine(slots=1)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
-        audio = common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES + 1))
-        await caller.prefill(1, pb.DuplexInput(audio=audio))
-        ending = await caller.ending(Stream.PREFILL)
-        assert (ending.code, ending.reason) == (Code.RESOURCE_EXHAUSTED, "")
-        assert (await caller.ending(Stream.GENERATE)).code is Code.CANCELLED
-        await (await new_caller().open()).configure()
-
-
-async def test_a_neighbour_is_not_disturbed(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        neighbour, offender = await new_caller().open(), await new_caller().open()
-        await neighbour.configure()
-        await offender.configure()
-        await offender.prefill(9, duplex())
-        assert (await offender.end()).reason == Reason.UNIT_OUT_OF_ORDER
-        await neighbour.unit(1)

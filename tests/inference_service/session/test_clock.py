@@ -68,9 +68,12 @@ def test_generate_and_finalize_must_follow_the_prefill(missing: str) -> None:
     assert missing.capitalize() in stage.outcome.message
 
 
-def test_the_engine_must_answer() -> None:
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_the_engine_must_answer(answered: int) -> None:
     stage = Stage(Limits(unit_s=10)).active()
     stage.ask(1)
+    for _ in range(answered):
+        stage.event(stage.engine.step())
     stage.wait(10)
     stage.event(Closed())
     assert stage.reason == Reason.UNIT_TIMEOUT

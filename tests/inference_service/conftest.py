@@ -39,8 +39,7 @@ def session_of(served: Served) -> SessionOf:
     @asynccontextmanager
     async def open_session(engine: ScriptedEngine, **config: Any) -> AsyncIterator[Caller]:
         async with served(engine) as new_caller:
-            caller = await new_caller().open()
-            await caller.configure(**config)
+            caller = await new_caller().ready(**config)
             yield caller
 
     return open_session

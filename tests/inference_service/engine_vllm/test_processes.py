@@ -116,8 +116,7 @@ async def worker(folder: Path, log: Path, *arguments: str) -> AsyncIterator[Runn
 
 
 async def stream(channel: grpc.aio.Channel, **config: Any) -> Caller:
-    caller = await Caller(channel).open()
-    await caller.configure(**{"mode": pb.SESSION_MODE_TOKENS, "sampling": GREEDY, **config})
+    caller = await Caller(channel).ready(**{"mode": pb.SESSION_MODE_TOKENS, "sampling": GREEDY, **config})
     return caller
 
 
@@ -193,8 +192,7 @@ async def test_worker_transcribes_through_the_adapter_and_a_killed_caller_frees_
         info = await get_info(running.address)
         assert [*info.modes] == [pb.SESSION_MODE_TRANSCRIBE]
         async with channel_to(running.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
+            caller = await Caller(channel).ready(mode=pb.SESSION_MODE_TRANSCRIBE)
             await caller.send_unit(1, speech(SOUND))
             await caller.read(Stream.GENERATE)
             for call in caller.calls.values():

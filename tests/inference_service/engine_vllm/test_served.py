@@ -217,8 +217,7 @@ async def test_drain_lets_a_session_finish(folder: Path, greedy: Any) -> None:
 async def test_drain_lets_an_utterance_end(tmp_path: Path) -> None:
     folder = tiny_realtime.save(tmp_path / "hearing")
     async with served(folder) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
+        caller = await Caller(channel).ready(mode=pb.SESSION_MODE_TRANSCRIBE)
         first = await caller.unit(1, speech(SOUND[:8000]))
         worker.running.worker.interrupt()
         assert (await caller.read(Stream.GENERATE)).HasField("go_away")
@@ -260,8 +259,7 @@ async def test_caller_that_vanishes_in_the_middle_of_an_utterance_leaves_nothing
     folder = tiny_realtime.save(tmp_path / "hearing")
     async with served(folder) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
+            caller = await Caller(channel).ready(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
             await caller.send_unit(1, speech(SOUND))
             await caller.read(Stream.GENERATE)
             for call in caller.calls.values():

@@ -46,8 +46,7 @@ def live_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
 async def video_session() -> AsyncIterator[Caller]:
     """A VIDEO session with a tiny model that sees."""
     async with running_worker(live_engine) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(mode=VIDEO)
+        caller = await Caller(channel).ready(mode=VIDEO)
         yield caller
 
 

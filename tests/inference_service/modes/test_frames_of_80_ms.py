@@ -56,8 +56,7 @@ async def test_frame_of_80_ms_is_answered_by_80_ms(address: str) -> None:
         caller = Caller(channel)
         ready = await opened(caller, **NATIVE)
         answers = await conversed(caller, [noise(FRAME, seed) for seed in range(4)], RATE)
-        await caller.half_close(*Stream)
-        await caller.end()
+        await caller.leave()
     assert ready.unit_duration.ToMilliseconds() == 80
     assert (ready.input_sample_rate_hz, ready.output_sample_rate_hz) == (RATE, RATE)
     assert ready.effective.duplex.chunk_ms == 80
@@ -72,8 +71,7 @@ async def test_second_is_answered_by_its_frames(address: str) -> None:
         caller = Caller(channel)
         ready = await opened(caller)
         answers = await conversed(caller, [noise(16_000, seed) for seed in range(2)], 16_000)
-        await caller.half_close(*Stream)
-        await caller.end()
+        await caller.leave()
     assert ready.unit_duration.ToMilliseconds() == 1000
     assert (ready.input_sample_rate_hz, ready.output_sample_rate_hz) == (16_000, RATE)
     assert [answer.samples for answer in answers] == [12 * FRAME, 13 * FRAME]
@@ -89,8 +87,7 @@ async def test_settings_without_effect_are_told(address: str) -> None:
             window=common.WindowConfig(mode=common.WINDOW_MODE_BASIC, high_tokens=90),
             sampling=common.SamplingParams(max_new_tokens=9, top_k=5),
         )
-        await caller.half_close(*Stream)
-        await caller.end()
+        await caller.leave()
 
     assert sorted(ready.ignored_fields) == [
         "duplex.length_penalty",

@@ -25,7 +25,6 @@ from inference_service.interface.setups import (
     UnitOverrides,
 )
 from inference_service.rpc.messages import replies
-from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import duplex
 from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, hang, write
@@ -317,7 +316,5 @@ async def test_asking_ahead_of_the_config_is_bound_by_the_mode_s_window(served: 
 
 async def test_half_closing_without_a_chunk_is_ok_and_says_nothing(served: Served) -> None:
     async with served(ScriptedEngine(write("a"), info=EVERYTHING)) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure(mode=TOKENS)
-        await caller.half_close(*Stream)
-        assert (await caller.end()).code is grpc.StatusCode.OK
+        caller = await new_caller().ready(mode=TOKENS)
+        assert (await caller.leave()).code is grpc.StatusCode.OK

@@ -52,8 +52,7 @@ async def worker(folder: Path, **options: Any) -> AsyncIterator[tuple[str, NewCa
 
 
 async def stream(new_caller: NewCaller, **config: Any) -> Caller:
-    caller = await new_caller().open()
-    await caller.configure(**{"mode": pb.SESSION_MODE_TOKENS, "sampling": GREEDY, **config})
+    caller = await new_caller().ready(**{"mode": pb.SESSION_MODE_TOKENS, "sampling": GREEDY, **config})
     return caller
 
 

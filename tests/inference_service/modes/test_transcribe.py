@@ -98,8 +98,7 @@ async def test_chunks_come_back_as_text_and_the_last_one_ends_the_turn(scene: Sc
         caller = Dictaphone(channel)
         ready = await caller.opened()
         answers = await caller.utterance(sound, 1)
-        await caller.half_close(*Stream)
-        await caller.end()
+        await caller.leave()
     assert ready.prompt_tokens > 0
     assert ready.max_units_in_flight == WINDOW
     assert ready.effective.idle_timeout.seconds == 60 or not ready.effective.HasField("idle_timeout")
@@ -120,8 +119,7 @@ async def test_utterances_of_one_session_are_strangers_to_each_other(scene: Scen
             answers = await caller.utterance(sound, seed, first=unit)
             texts.append(text_of(answers))
             unit += len(answers)
-        await caller.half_close(*Stream)
-        await caller.end()
+        await caller.leave()
     assert texts == [scene.alone(sound) for sound in sounds]
 
 
@@ -134,8 +132,7 @@ async def test_sessions_at_the_same_time_say_what_each_says_alone(scene: Scene) 
             caller = Dictaphone(channel)
             await caller.opened()
             text = text_of(await caller.utterance(sound, seed))
-            await caller.half_close(*Stream)
-            await caller.end()
+            await caller.leave()
             return text
 
     texts = await asyncio.gather(*(dictate(seed, sound) for seed, sound in enumerate(sounds)))
@@ -152,8 +149,7 @@ async def test_cancelled_chunk_says_nothing_and_the_session_goes_on(scene: Scene
         cancelled = await caller.answers(1)
         await caller.say(2, speech(noise(2, 2.0)))
         after = await caller.answers(2)
-        await caller.half_close(*Stream)
-        await caller.end()
+        await caller.leave()
     assert cancelled.done.end == pb.UNIT_END_CANCELLED
     assert not cancelled.text
     assert after.done.end == pb.UNIT_END_CHUNK
@@ -174,8 +170,7 @@ async def test_what_is_no_sound_is_refused_and_the_utterance_goes_on(scene: Scen
         badly_sampled = await caller.answers(2)
         await caller.say(3, speech(noise(2, 2.0)))
         after = await caller.answers(3)
-        await caller.half_close(*Stream)
-        await caller.end()
+        await caller.leave()
 
     assert (words.done.end, words.done.error.field) == (pb.UNIT_END_FAILED, "stream.text")
     assert badly_sampled.done.error.field == "run.sampling.top_p"

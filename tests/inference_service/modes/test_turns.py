@@ -294,8 +294,7 @@ async def test_cancel_stops_an_answer() -> None:
 
 async def test_caller_that_goes_away_frees_its_slot() -> None:
     async with running_worker(engine()) as worker, channel_to(worker.address) as channel:
-        session = await Caller(channel).open()
-        await session.configure(mode=CHAT)
+        session = await Caller(channel).ready(mode=CHAT)
         await session.send_unit(1, turn(), **sampling(max_new_tokens=400, ignore_eos=True))
         await session.read(Stream.GENERATE)
         session.calls[Stream.GENERATE].cancel()

@@ -119,8 +119,7 @@ async def test_the_status_page_shows_sessions_and_ticks() -> None:
     engine.pages = (1, 2, 509, 48)
     async with running_worker(engine, admin_port=0, worker_id="<w>") as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel, "<b>me</b>").open()
-            await caller.configure(system_prompt=CANARY)
+            caller = await Caller(channel, "<b>me</b>").ready(system_prompt=CANARY)
             await caller.unit(1)
             engine.on_ticks([Ticked(1234, 0.0, 0.02, 3, 5, rest_s=0.005)])
             page = (await get(port_of(worker), "/")).body

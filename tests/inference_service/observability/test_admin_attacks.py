@@ -67,8 +67,7 @@ class Attacked:
 async def attacked(observed: Telemetry | None = None) -> AsyncIterator[Attacked]:
     async with running_worker(ScriptedEngine(), observed=observed, admin_port=0) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             assert worker.worker.admin_port is not None
             yield Attacked(worker.worker.admin_port, caller)
 

@@ -51,12 +51,10 @@ def log() -> Iterator[Log]:
 async def test_a_session_has_a_line_at_its_start_and_one_with_totals_at_its_end(log: Log) -> None:
     async with running_worker(ScriptedEngine(), worker_id="w") as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             for number in (1, 2):
                 await caller.unit(number)
-            await caller.half_close(Stream.PREFILL)
-            await caller.end()
+            await caller.leave()
     begun, over = log.line("session opened"), log.line("session closed")
     assert begun["session_id"] == over["session_id"] == caller.session_id
     assert begun["worker_id"].startswith("w-")
@@ -70,8 +68,7 @@ async def test_lines_carry_the_trace_of_the_unit(log: Log) -> None:
     exporter_less = telemetry(OTEL_TRACES_EXPORTER="console")
     async with running_worker(ScriptedEngine(fails()), observed=exporter_less) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel, None, (METADATA_TRACEPARENT, new_context())).open()
-            await caller.configure()
+            caller = await Caller(channel, None, (METADATA_TRACEPARENT, new_context())).ready()
             await caller.unit(1, traceparent=context)
     exporter_less.shutdown()
     failed = log.line("unit failed")
@@ -89,8 +86,7 @@ async def test_lines_carry_the_trace_of_the_unit(log: Log) -> None:
 async def test_only_our_own_faults_are_errors(log: Log, play: Play, level: str, code: str) -> None:
     engine = ScriptedEngine(play)
     async with running_worker(engine) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         await caller.send_last_unit(1)
         if code == "CANCELLED":
             caller.calls[Stream.PREFILL].cancel()
@@ -119,11 +115,9 @@ async def test_states_of_the_worker_have_lines(log: Log) -> None:
 async def test_nothing_that_was_said_is_written(log: Log) -> None:
     async with running_worker(ScriptedEngine(turn_end(CANARY), fails())) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure(system_prompt=CANARY)
+            caller = await Caller(channel).ready(system_prompt=CANARY)
             assert (await caller.unit(1)).text == CANARY
             await caller.unit(2)
-            await caller.half_close(Stream.PREFILL)
-            await caller.end()
+            await caller.leave()
     assert len(log.lines) >= 4
     assert "heron" not in log.stream.getvalue()

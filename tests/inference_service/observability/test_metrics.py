@@ -54,25 +54,21 @@ def records(found: Scrape, *metrics: semconv.Metric) -> float:
 
 async def one_session(worker: RunningWorker, units: int = 1) -> None:
     async with channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure(system_prompt=CANARY)
+        caller = await Caller(channel).ready(system_prompt=CANARY)
         for number in range(1, units + 1):
             await caller.unit(number)
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
+        await caller.leave()
 
 
 async def test_slots_and_context_are_told_as_they_are() -> None:
     engine = ScriptedEngine(slots=3)
     async with running_worker(engine, slots=3, admin_port=0, worker_id="w") as worker:
         async with channel_to(worker.address) as channel:
-            talking = await Caller(channel).open()
-            await talking.configure()
+            talking = await Caller(channel).ready()
             await talking.unit(1)
             coming = await Caller(channel).open(Stream.PREFILL)
             engine.slow_cleanup = True
-            ending = await Caller(channel).open()
-            await ending.configure()
+            ending = await Caller(channel).ready()
             await ending.half_close(Stream.PREFILL)
             await until(lambda: engine.session.is_closing)
             found = await scraped(worker)
@@ -121,8 +117,7 @@ async def test_calls_are_counted_by_method_and_code() -> None:
     async with running_worker(ScriptedEngine(slots=1), admin_port=0) as worker:
         await one_session(worker)
         async with channel_to(worker.address) as channel:
-            owner = await Caller(channel).open()
-            await owner.configure()
+            owner = await Caller(channel).ready()
             refused = Caller(channel)
             refused.start(Stream.GENERATE)
             assert (await refused.end()).reason == Reason.NO_FREE_SLOT
@@ -176,8 +171,7 @@ async def test_errors_are_counted_from_0() -> None:
 async def test_input_that_cannot_be_used_is_counted_once() -> None:
     async with running_worker(ScriptedEngine(), admin_port=0) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             await caller.unit(1, duplex(rate=1))
             found = await scraped(worker)
     assert found.value(semconv.ERRORS.name, code=Reason.AUDIO_INVALID, side=Side.CLIENT) == 1
@@ -202,8 +196,7 @@ async def test_units_and_ticks_stay_within_their_budget() -> None:
     engine = ScriptedEngine(listen(), repeat=True)
     units = 20
     async with running_worker(engine, admin_port=0) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         before = await scraped(worker)
         for number in range(1, units + 1):
             await caller.unit(number)

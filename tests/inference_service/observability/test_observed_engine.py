@@ -17,7 +17,6 @@ from clients.recordings import make
 from inference_service.app import load_engine
 from inference_service.engine.batch.pages import PAGE
 from inference_service.interface.engine import NAMED_TICKS
-from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import STEPS, attribute, ids, new_context, parent
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.support.scrape import Scrape, get, scrape
@@ -58,16 +57,14 @@ async def hold() -> Conversation:
         load_engine, observed=telemetry(exporter), slots=2, admin_port=0, seed=1
     ) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure(system_prompt=CANARY)
+            caller = await Caller(channel).ready(system_prompt=CANARY)
             for number, pcm in enumerate(seconds(), 1):
                 found.contexts.append(new_context())
                 found.answers.append(await caller.unit(number, duplex(pcm), traceparent=found.contexts[-1]))
             assert worker.worker.admin_port is not None
             found.scrape = await scrape(worker.worker.admin_port)
             found.page = (await get(worker.worker.admin_port, "/")).body
-            await caller.half_close(Stream.PREFILL)
-            await caller.end()
+            await caller.leave()
     found.spans = list(exporter.get_finished_spans())
     return found
 

@@ -91,8 +91,7 @@ class TestTree:
 
     async def test_the_steps_of_a_unit_are_children_of_the_callers_span(self) -> None:
         async with traced(ScriptedEngine(turn_end("Yes."))) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             contexts = [new_context(), new_context()]
             for number, context in enumerate(contexts, 1):
                 await caller.unit(number, traceparent=context)
@@ -104,8 +103,7 @@ class TestTree:
 
     async def test_steps_follow_one_another_in_time(self) -> None:
         async with traced(ScriptedEngine(listen(delay_s=0.02))) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             await caller.unit(1, traceparent=new_context())
             spans = worker.spans
         times = [(span.start_time or 0, span.end_time or 0) for span in spans]
@@ -117,8 +115,7 @@ class TestTree:
         context = new_context()
         metadata = ((METADATA_TRACEPARENT, context), (METADATA_TRACESTATE, "vendor=1"))
         async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller(*metadata).open()
-            await caller.configure()
+            caller = await worker.caller(*metadata).ready()
             await caller.unit(1)
             spans = worker.spans
         assert [parent(span) for span in spans] == [ids(context)] * 3
@@ -128,15 +125,13 @@ class TestTree:
     async def test_a_malformed_context_counts_as_none(self, bad: str) -> None:
         context = new_context()
         async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller((METADATA_TRACEPARENT, context)).open()
-            await caller.configure()
+            caller = await worker.caller((METADATA_TRACEPARENT, context)).ready()
             await caller.unit(1, traceparent=bad)
             assert [parent(span) for span in worker.spans] == [ids(context)] * 3
 
     async def test_without_any_context_each_unit_is_a_trace_of_its_own(self) -> None:
         async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             for number in (1, 2):
                 await caller.unit(number)
             first, second = worker.spans[:3], worker.spans[3:]
@@ -152,15 +147,13 @@ class TestSampling:
 
     async def test_an_unsampled_context_makes_none(self) -> None:
         async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller((METADATA_TRACEPARENT, new_context())).open()
-            await caller.configure()
+            caller = await worker.caller((METADATA_TRACEPARENT, new_context())).ready()
             await caller.unit(1, traceparent=new_context("00"))
             assert worker.spans == []
 
     async def test_a_sampled_context_is_honoured_whatever_the_workers_own_sampler_says(self) -> None:
         async with traced(ScriptedEngine(), {"OTEL_TRACES_SAMPLER": "always_off"}) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             await caller.unit(1)
             assert worker.spans == []
             await caller.unit(2, traceparent=new_context())
@@ -172,19 +165,16 @@ class TestSampling:
         async with traced(ScriptedEngine(slots=1), half) as worker:
             for _ in range(40):  # once in 10^12 they are all decided alike
                 before = len(worker.spans)
-                caller = await worker.caller().open()
-                await caller.configure()
+                caller = await worker.caller().ready()
                 for number in (1, 2, 3):
                     await caller.unit(number)
-                await caller.half_close(Stream.PREFILL)
-                await caller.end()
+                await caller.leave()
                 found.add(len(worker.spans) - before)
         assert found == {0, 9}
 
     async def test_without_an_exporter_there_are_none(self) -> None:
         async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
-            caller = await Caller(channel, None, (METADATA_TRACEPARENT, new_context())).open()
-            await caller.configure()
+            caller = await Caller(channel, None, (METADATA_TRACEPARENT, new_context())).ready()
             answers = await caller.unit(1, traceparent=new_context())
         assert not answers.done.HasField("error")
 
@@ -194,8 +184,7 @@ class TestAttributes:
 
     async def test_of_session_unit_and_call(self) -> None:
         async with traced(ScriptedEngine(turn_end("Yes."))) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             answers = await caller.unit(1, traceparent=new_context())
             prefill, generate, finalize = worker.spans
             initial = dict(await caller.calls[Stream.PREFILL].initial_metadata())
@@ -218,8 +207,7 @@ class TestAttributes:
 
     async def test_nothing_that_was_said(self) -> None:
         async with traced(ScriptedEngine(turn_end(CANARY))) as worker:
-            caller = await worker.caller().open()
-            await caller.configure(system_prompt=CANARY)
+            caller = await worker.caller().ready(system_prompt=CANARY)
             answers = await caller.unit(1, traceparent=new_context())
             assert answers.text == CANARY
             told = [span.to_json() for span in worker.spans]
@@ -239,8 +227,7 @@ class TestFaults:
     )
     async def test_only_ours_is_an_error(self, play: Play, reason: Reason, status: StatusCode) -> None:
         async with traced(ScriptedEngine(play)) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             await caller.unit(1, traceparent=new_context())
             prefill, generate, finalize = worker.spans
         assert attribute(generate, semconv.ATTR_ERROR_TYPE) == reason
@@ -250,8 +237,7 @@ class TestFaults:
 
     async def test_input_that_cannot_be_used_fails_both_its_steps(self) -> None:
         async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             await caller.unit(1, duplex(rate=1), traceparent=new_context())
             errors = [attribute(span, semconv.ATTR_ERROR_TYPE) for span in worker.spans]
             statuses = {span.status.status_code for span in worker.spans}
@@ -261,8 +247,7 @@ class TestFaults:
 
 async def in_step(worker: Traced, engine: ScriptedEngine, step: str) -> Caller:
     """A session whose unit 1 is in the middle of `step`, sampled."""
-    caller = await worker.caller().open()
-    await caller.configure()
+    caller = await worker.caller().ready()
     await caller.send_unit(1, traceparent=new_context())
     await until(lambda: engine.session.calls and engine.session.calls[-1][:2] == ("finalize", 1))
     return caller
@@ -303,8 +288,7 @@ class TestEndings:
 
     async def test_a_unit_that_its_caller_never_asked_for_is_no_error_of_ours(self, passing: Passing) -> None:
         async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             await caller.prefill(1, traceparent=new_context())
             await caller.read(Stream.PREFILL)
             await caller.settle()
@@ -334,8 +318,7 @@ class TestEndings:
     )
     async def test_failed(self, play: Play, reason: Reason) -> None:
         async with traced(ScriptedEngine(play)) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             await caller.prefill(1, traceparent=new_context())
             await caller.generate(1)
             assert (await caller.end()).reason == reason
@@ -402,8 +385,7 @@ class TestTicks:
     async def test_a_tick_without_sampled_units_makes_no_span(self) -> None:
         engine = ScriptedEngine(hang("generate"))
         async with traced(engine) as worker:
-            caller = await worker.caller().open()
-            await caller.configure()
+            caller = await worker.caller().ready()
             await caller.send_unit(1, traceparent=new_context("00"))
             await until(lambda: ("finalize", 1) in engine.session.calls)
             engine.on_ticks([self.tick(NAMED_TICKS, (caller.session_id, 1), ("gone", 3))])

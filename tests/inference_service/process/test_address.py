@@ -84,8 +84,7 @@ async def test_a_worker_on_a_unix_socket_leaves_no_file(tmp_path: Path) -> None:
     async with running_worker(ScriptedEngine(), listen=f"unix:{path}") as worker:
         assert worker.address == f"unix:{path}"
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             await caller.unit(1)
     assert not path.exists()
 
@@ -169,7 +168,6 @@ async def test_a_window_that_cannot_be_is_a_matter_of_configuration() -> None:
 async def test_the_window_of_the_options_is_the_default_of_sessions() -> None:
     engine = ScriptedEngine()
     async with running_worker(engine, window_high=500) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        _caller = await Caller(channel).ready()
         window = engine.session.duplex.window
     assert (window.high_tokens, window.low_tokens) == (500, 375)

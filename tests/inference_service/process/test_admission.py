@@ -49,8 +49,7 @@ async def refusal(worker: RunningWorker, newcomer: Caller) -> str:
 
 async def test_a_caller_that_keeps_generate_back_makes_no_worker_slow(clock: Clock) -> None:
     async with running_worker(load_engine, slots=2) as worker, channel_to(worker.address) as channel:
-        attacker = await Caller(channel).open()
-        await attacker.configure()
+        attacker = await Caller(channel).ready()
         for number in range(1, UNITS + 1):
             await attacker.prefill(number)
             await attacker.read(Stream.PREFILL)
@@ -78,8 +77,7 @@ async def test_a_worker_that_is_slow_itself_lets_nobody_in_unless_slots_alone_de
         running_worker(load_engine, slots=2, no_admission=no_admission) as worker,
         channel_to(worker.address) as channel,
     ):
-        talking = await Caller(channel).open()
-        await talking.configure()
+        talking = await Caller(channel).ready()
         for number in range(1, UNITS + 1):
             await talking.unit(number)
 

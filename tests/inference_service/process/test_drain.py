@@ -112,23 +112,20 @@ async def test_a_drain_lets_sessions_finish() -> None:
     limits = replace(PATIENT, go_away_ahead_s=1000.0)
     async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0, limits=limits) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             worker.worker.interrupt()
             notice = await caller.read(Stream.GENERATE)
             assert (notice.unit, notice.go_away.reason) == (0, "draining")
             assert 900 < notice.go_away.time_left.ToTimedelta().total_seconds() <= 1000
             await caller.unit(1)
-            await caller.half_close(Stream.PREFILL)
-            assert (await caller.end()).code is Code.OK
+            assert (await caller.leave()).code is Code.OK
         assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
 
 
 async def test_sessions_are_not_told_before_the_end_is_near() -> None:
     async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             worker.worker.interrupt()
             await caller.unit(1)
             assert (await info(channel)).state == pb.WORKER_STATE_DRAINING
@@ -140,8 +137,7 @@ async def test_sessions_are_told_so_long_before_the_end() -> None:
     limits = replace(PATIENT, go_away_ahead_s=0.5)
     async with running_worker(ScriptedEngine(), drain_timeout_s=0.8, limits=limits) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             worker.worker.interrupt()
             notice = await caller.read(Stream.GENERATE)
             assert notice.HasField("go_away")
@@ -153,8 +149,7 @@ async def test_units_accepted_before_the_notice_are_still_served() -> None:
     engine = ScriptedEngine(hang("generate"))
     async with running_worker(engine, drain_timeout_s=30.0) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             await caller.send_unit(1)
             await caller.send_unit(2)
             worker.worker.interrupt()
@@ -167,8 +162,7 @@ async def test_units_accepted_before_the_notice_are_still_served() -> None:
 
 async def test_a_draining_worker_is_not_serving_and_refuses_new_sessions() -> None:
     async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
-        owner = await Caller(channel).open()
-        await owner.configure()
+        owner = await Caller(channel).ready()
         worker.worker.interrupt()
         await owner.read(Stream.GENERATE)
         assert await health(channel) == {"NOT_SERVING"}
@@ -186,15 +180,13 @@ async def test_a_session_that_has_begun_to_attach_may_finish_attaching() -> None
         worker.worker.interrupt()
         await caller.open(Stream.GENERATE, Stream.FINALIZE)
         await caller.configure()
-        await caller.half_close(Stream.PREFILL)
-        assert (await caller.end()).code is Code.OK
+        assert (await caller.leave()).code is Code.OK
 
 
 async def test_sessions_that_outlast_the_drain_are_ended_and_cleaned() -> None:
     engine = ScriptedEngine(hang("generate"))
     async with running_worker(engine, drain_timeout_s=0.05) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         await caller.send_unit(1)
         worker.worker.interrupt()
         ending = await caller.end()
@@ -210,8 +202,7 @@ async def test_a_second_signal_ends_at_once() -> None:
         running_worker(engine, drain_timeout_s=1000.0) as worker,
         channel_to(worker.address) as channel,
     ):
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         worker.worker.interrupt()
         worker.worker.interrupt()
         assert (await caller.end()).reason == Reason.DRAINING
@@ -253,15 +244,14 @@ async def test_the_server_survives_garbage_collection() -> None:
     async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
         for _ in range(3):
             gc.collect()
-        await (await Caller(channel).open()).configure()
+        await Caller(channel).ready()
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_free_slots_count_only_clean_ones(is_clean: bool) -> None:
     engine = ScriptedEngine(slots=2, slow_cleanup=not is_clean)
     async with running_worker(engine) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         caller.calls[Stream.PREFILL].cancel()
         await until(lambda: engine.session.is_closing)
         assert (await info(channel)).free_slots == (2 if is_clean else 1)

@@ -66,11 +66,9 @@ def question(text: str) -> pb.TurnInput:
 
 async def chat(to: grpc.aio.Channel) -> Said:
     """What a neighbour says in a chat."""
-    session = await Caller(to).open()
-    await session.configure(mode=pb.SESSION_MODE_CHAT, seed=5)
+    session = await Caller(to).ready(mode=pb.SESSION_MODE_CHAT, seed=5)
     answer = await session.unit(1, question("Who are you?"))
-    await session.half_close(*Stream)
-    assert (await session.end()).code is Code.OK
+    assert (await session.leave()).code is Code.OK
     return [(answer.text, answer.token_ids, answer.samples)]
 
 
@@ -78,13 +76,11 @@ async def talk(to: grpc.aio.Channel) -> Said:
     """What a neighbour says in full duplex."""
     path = ROOT / "clients/recordings/greeting.wav"
     heard = np.concatenate([decode_wav(path.read_bytes(), path, 16_000), np.zeros(4 * 16_000, np.float32)])
-    session = await Caller(to).open()
-    await session.configure(seed=5)
+    session = await Caller(to).ready(seed=5)
     answers = []
     for i in range(len(heard) // 16_000):
         answers.append(await session.unit(i + 1, duplex(heard[i * 16_000 : (i + 1) * 16_000])))
-    await session.half_close(*Stream)
-    assert (await session.end()).code is Code.OK
+    assert (await session.leave()).code is Code.OK
     return [(answer.text, answer.token_ids, answer.samples) for answer in answers]
 
 
@@ -140,8 +136,7 @@ async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(wor
         assert answer.text == "e" * 600
         assert answer.samples > 0
         assert answer.done.end == pb.UNIT_END_TURN
-        await session.half_close(*Stream)
-        assert (await session.end()).code is Code.OK
+        assert (await session.leave()).code is Code.OK
         assert tuple(await said) == expected
 
 
@@ -150,8 +145,7 @@ async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(wor
 async def test_a_lost_device_and_an_engine_that_hangs_are_told_to_all_and_exit_with_3(fault: str) -> None:
     with faulty_worker("--step-s", "2") as (process, address):
         async with channel(address) as to:
-            neighbour = await Caller(to).open()
-            await neighbour.configure()
+            neighbour = await Caller(to).ready()
             watch = health_pb2_grpc.HealthStub(to).Watch(health_pb2.HealthCheckRequest())
             states: Any = health_pb2.HealthCheckResponse
             assert (await soon(watch.read())).status == states.SERVING

@@ -81,8 +81,7 @@ async def test_a_caller_that_vanishes_while_it_is_answered_is_no_error_of_ours(
     async with running_worker(engine) as worker:
         for _ in range(10):
             async with wire_to(worker.address) as (address, cut), channel_to(address) as channel:
-                caller = await Caller(channel).open()
-                await caller.configure()
+                caller = await Caller(channel).ready()
                 await caller.send_unit(1)
                 await until(lambda: ("finalize", 1) in engine.session.calls)
                 engine.session.release("generate", 1)

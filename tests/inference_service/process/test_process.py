@@ -65,8 +65,7 @@ async def test_an_idle_worker_exits_with_0_on_a_signal(number: signal.Signals) -
 
 async def test_two_signals_end_a_busy_worker_at_once() -> None:
     async with process("--drain-timeout-s", "30") as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         worker.process.send_signal(signal.SIGTERM)
         assert (await caller.read(Stream.GENERATE)).HasField("go_away")
         worker.process.send_signal(signal.SIGTERM)
@@ -76,8 +75,7 @@ async def test_two_signals_end_a_busy_worker_at_once() -> None:
 
 async def test_a_lost_device_exits_with_3() -> None:
     async with process("--script", "fatal") as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         await caller.unit(1)
         await caller.send_last_unit(2)
         assert (await caller.end()).reason == Reason.ENGINE_FATAL
@@ -86,9 +84,7 @@ async def test_a_lost_device_exits_with_3() -> None:
 
 async def test_an_engine_that_hangs_exits_with_3() -> None:
     async with process("--script", "stall", "--step-s", "1") as worker, channel_to(worker.address) as channel:
-        caller, neighbour = await Caller(channel).open(), await Caller(channel).open()
-        await neighbour.configure()
-        await caller.configure()
+        caller, neighbour = await Caller(channel).ready(), await Caller(channel).ready()
         await caller.unit(1)
         await caller.send_last_unit(2)
         for session in (caller, neighbour):
@@ -117,8 +113,7 @@ leave(main(["worker"]))
 
 async def test_a_killed_worker_is_a_broken_transport() -> None:
     async with process("--script", "hang") as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         await caller.send_unit(1)
         worker.process.kill()
         ending = await caller.end()
@@ -169,13 +164,12 @@ async def test_a_key_from_a_file_counts_before_that_of_the_environment(tmp_path:
         mac = lease_mac(b"the key of the file", DEFAULT_POOL, worker_id, 0, 1)
         async with channel_to(worker.address) as channel:
             with_lease = Caller(channel, None, (METADATA_LEASE, f"0:1:{mac}"))
-            await (await with_lease.open()).configure()
+            await with_lease.ready()
 
 
 async def test_a_worker_that_cannot_clean_up_ends_at_the_second_signal() -> None:
     async with process("--slow-cleanup") as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         worker.process.send_signal(signal.SIGTERM)
         assert (await caller.read(Stream.GENERATE)).HasField("go_away")
         worker.process.send_signal(signal.SIGTERM)

@@ -94,11 +94,9 @@ async def test_a_conversation_passes_eight_chats_whose_prompts_are_being_read(
         first = await open_chat(channel, 0)
         await ask(first, 0)
         answer_alone = said(await first.answers(1))
-        await first.half_close(*first.calls)
-        await first.end()
+        await first.leave()
 
-        talking = await Caller(channel).open()
-        await talking.configure(seed=1)
+        talking = await Caller(channel).ready(seed=1)
         chats = [await open_chat(channel, number) for number in range(CHATS)]
         go_on.clear()  # all of them are there before the model reads the first
         for number, chat in enumerate(chats):
@@ -155,11 +153,9 @@ class Churn:
 
     async def _come_and_go(self) -> None:
         while not self._is_over:
-            caller = await Caller(self._channel).open()
-            await caller.configure()
+            caller = await Caller(self._channel).ready()
             await caller.unit(1, duplex(np.zeros(RATE, np.float32)))
-            await caller.half_close(*caller.calls)
-            assert (await caller.end()).code is grpc.StatusCode.OK
+            assert (await caller.leave()).code is grpc.StatusCode.OK
             self.count += 1
 
 
@@ -191,11 +187,9 @@ async def test_conversation_beside_rapid_session_churn_takes_as_many_ticks_as_al
         channel_to(worker.address) as channel,
         channel_to(worker.address) as other,
     ):
-        caller = await Caller(channel).open()
-        await caller.configure(seed=1)
+        caller = await Caller(channel).ready(seed=1)
         told_alone, took_alone = await talk(caller)
-        await caller.half_close(*caller.calls)
-        await caller.end()
+        await caller.leave()
         caller = await Caller(channel).open()
         await caller.configure(seed=1)  # has the first slot again, before others come
         churn = Churn(other)

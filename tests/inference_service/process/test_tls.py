@@ -112,8 +112,7 @@ async def test_with_an_authority_of_callers_only_they_come_in(files: Files, tmp_
 async def test_a_certificate_read_again_is_shown_from_then_on_and_sessions_stay(files: Files) -> None:
     async with running_worker(ScriptedEngine(), **files.options) as worker:
         async with secure_channel(worker.address, files.credentials()) as channel:
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             before = files.serial
             files.issue()
             assert await serial_at(worker.address, files) == before != files.serial

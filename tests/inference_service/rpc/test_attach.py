@@ -61,18 +61,15 @@ async def test_a_session_id_can_be_used_again_after_the_session(served: Served) 
     engine = ScriptedEngine(slots=1)
     async with served(engine) as new_caller:
         for _ in range(3):
-            caller = await new_caller("again").open()
-            await caller.configure()
+            caller = await new_caller("again").ready()
             await caller.unit(1)
-            await caller.half_close(Stream.PREFILL)
-            assert (await caller.end()).code is Code.OK
+            assert (await caller.leave()).code is Code.OK
 
 
 async def test_the_same_session_id_is_refused_while_the_old_session_is_cleaned(served: Served) -> None:
     engine = ScriptedEngine(slots=2, slow_cleanup=True)
     async with served(engine) as new_caller:
-        old = await new_caller("again").open()
-        await old.configure()
+        old = await new_caller("again").ready()
         old.calls[Stream.PREFILL].cancel()
         await until(lambda: engine.session.is_closing)
         new = new_caller("again")
@@ -95,7 +92,7 @@ async def test_failed_calls_give_their_streams_back_without_the_garbage_collecto
                 caller = await new_caller().open()
                 await caller.send_config(model="unknown")
                 assert (await caller.end()).code is not Code.OK
-            await (await new_caller().open()).configure()
+            await new_caller().ready()
     finally:
         gc.enable()
 
@@ -103,8 +100,7 @@ async def test_failed_calls_give_their_streams_back_without_the_garbage_collecto
 async def test_a_session_for_which_there_is_no_time_is_refused_and_get_info_says_so() -> None:
     engine = ScriptedEngine(listen(), slots=4, repeat=True)
     async with running_worker(engine, slots=4) as worker, channel_to(worker.address) as channel:
-        talking = await Caller(channel).open()
-        await talking.configure()
+        talking = await Caller(channel).ready()
         worker.worker.admission.has_time = lambda: False  # type: ignore[method-assign]
         info = await get_info(worker.address)
         assert (info.slots, info.free_slots) == (4, 0)
@@ -114,4 +110,4 @@ async def test_a_session_for_which_there_is_no_time_is_refused_and_get_info_says
         await talking.unit(1)
         worker.worker.admission.has_time = lambda: True  # type: ignore[method-assign]
         assert (await get_info(worker.address)).free_slots == 3
-        await (await Caller(channel).open()).configure()
+        await Caller(channel).ready()

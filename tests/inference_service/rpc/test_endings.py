@@ -111,13 +111,10 @@ async def test_an_engine_that_refuses_the_config_ends_the_session(served: Served
 async def test_a_poisoned_session_fails_alone(served: Served) -> None:
     poisoned = Play(fails_session=SessionFailed(Reason.INFERENCE_FAILED, "It cannot go on."))
     async with served(ScriptedEngine(poisoned)) as new_caller:
-        neighbour, caller = await new_caller().open(), await new_caller().open()
-        await caller.configure()
-        await neighbour.configure()
+        neighbour, caller = await new_caller().ready(), await new_caller().ready()
         await caller.send_last_unit(1)
         assert (await caller.end()).reason == Reason.INFERENCE_FAILED
-        await neighbour.half_close(Stream.PREFILL)
-        assert (await neighbour.end()).code is Code.OK
+        assert (await neighbour.leave()).code is Code.OK
 
 
 async def test_a_defect_of_ours_ends_its_session_without_its_text(
@@ -137,8 +134,7 @@ async def test_a_defect_of_ours_ends_its_session_without_its_text(
 async def test_nothing_of_a_session_is_seen_by_the_next_in_its_slot(served: Served) -> None:
     engine = ScriptedEngine(slots=1)
     async with served(engine) as new_caller:
-        first = await new_caller().open()
-        await first.configure(system_prompt="canary", seed=1)
+        first = await new_caller().ready(system_prompt="canary", seed=1)
         await first.unit(1)
         first.calls[Stream.PREFILL].cancel()
         await until(lambda: engine.session.is_closed)

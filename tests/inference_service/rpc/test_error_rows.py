@@ -68,8 +68,7 @@ class Desk:
 
     async def ready(self, **config: Any) -> Caller:
         """A session that takes units."""
-        caller = await self.caller().open()
-        await caller.configure(**config)
+        caller = await self.caller().ready(**config)
         return caller
 
     async def refusal(self, *metadata: tuple[str, str], name: str | None = None) -> Ending:
@@ -255,8 +254,7 @@ async def _loading(_: Desk) -> Ending:
 
 async def _killed(_: Desk) -> Ending:
     async with process() as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         worker.process.kill()
         return await caller.end()
 

@@ -73,15 +73,13 @@ async def test_a_large_message_keeps_its_place_and_holds_up_nobody_else(
     monkeypatch.setitem(requests._INPUTS, TranscribeSetup, ("stream", "a TRANSCRIBE", slow))
     engine = ScriptedEngine(slots=2, info=EVERYTHING)
     async with served(engine) as new_caller:
-        large: Caller = await new_caller().open()
-        await large.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
+        large = await new_caller().ready(mode=pb.SESSION_MODE_TRANSCRIBE)
         mine = engine.session
         try:
             await large.send_unit(1, dictation(7_000_000))
             await large.send_unit(2, dictation(100))
             assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-            neighbour: Caller = await new_caller().open()
-            await neighbour.configure()
+            neighbour = await new_caller().ready()
             for number in range(1, 6):
                 await neighbour.unit(number)
             assert not mine.given
@@ -99,8 +97,7 @@ async def test_millions_of_empty_parts_end_their_session_alone(served: Served) -
         running_worker(ScriptedEngine(slots=2, info=EVERYTHING), slots=2) as worker,
         channel_to(worker.address) as channel,
     ):
-        neighbour = await Caller(channel).open()
-        await neighbour.configure()
+        neighbour = await Caller(channel).ready()
         flooder = Caller(channel)
         await write_bytes(channel, flooder, turn_of_nothing(15_000_000))
         ending = await flooder.ending(Stream.PREFILL)
@@ -113,8 +110,7 @@ async def test_millions_of_empty_parts_end_their_session_alone(served: Served) -
 
 async def test_more_ids_than_the_context_holds_are_refused_before_they_are_looked_at(served: Served) -> None:
     async with served(ScriptedEngine(write("a"), write("b"), info=EVERYTHING)) as new_caller:
-        caller: Caller = await new_caller().open()
-        await caller.configure(mode=pb.SESSION_MODE_TOKENS)
+        caller = await new_caller().ready(mode=pb.SESSION_MODE_TOKENS)
         ids = pb.TokenIds(ids=range(500_000))  # most of them are no ids of the model's
         refused = await caller.unit(1, pb.StreamInput(token_ids=ids))
         after = await caller.unit(2, pb.StreamInput(token_ids=pb.TokenIds(ids=[1, 2])))
@@ -195,8 +191,7 @@ async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
     async with running_worker(ScriptedEngine(slots=1, info=EVERYTHING), slots=1) as worker:
         try:
             async with channel_to(worker.address) as channel:
-                caller = await Caller(channel).open()
-                await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
+                caller = await Caller(channel).ready(mode=pb.SESSION_MODE_TRANSCRIBE)
                 await caller.prefill(1, dictation(1_000_000))
                 assert await asyncio.to_thread(begun.wait, PATIENCE_S)
                 for call in caller.calls.values():

@@ -47,8 +47,7 @@ async def session(config: dict[str, Any], worker: Any = load) -> AsyncIterator[C
         ready = await caller.configure(**config)
         assert ready.effective.records
         yield caller
-        await caller.half_close(Stream.PREFILL)
-        await caller.end()
+        await caller.leave()
 
 
 async def heard(
@@ -98,8 +97,7 @@ async def said_by(caller: Caller, seconds: list[np.ndarray[Any, Any]]) -> list[t
     for unit, sound in enumerate(seconds, 1):
         done, text, audio = await heard(caller, unit, sound)
         said.append((done.end, text, audio))
-    await caller.half_close(Stream.PREFILL)
-    await caller.end()
+    await caller.leave()
     return said
 
 
@@ -112,16 +110,14 @@ async def test_neighbour_of_a_caller_that_only_replays_says_what_it_says_alone()
         """Replay without a pause, in one session after another."""
         nonlocal replayed
         while True:
-            caller = await Caller(channel).open()
-            await caller.configure(**CONFIG)
+            caller = await Caller(channel).ready(**CONFIG)
             for unit in range(1, 41):
                 done, _, _ = await heard(caller, unit, silence, record)
                 assert done.end == pb.UNIT_END_LISTEN
                 replayed += 1
                 if replayed > 40:
                     enough.set()
-            await caller.half_close(Stream.PREFILL)
-            await caller.end()
+            await caller.leave()
 
     async with running_worker(load) as worker, channel_to(worker.address) as channel:
         alone = await said_by(await Caller(channel).open(), seconds)

@@ -107,8 +107,7 @@ async def test_health_watch_tells_of_drain_and_unknown_services() -> None:
         watches = [stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in (*SERVICES, "none")]
         told = [(await soon(watch.read())).status for watch in watches]
         assert told == [statuses.SERVING, statuses.SERVING, statuses.SERVICE_UNKNOWN]
-        owner = await Caller(channel).open()
-        await owner.configure()
+        _owner = await Caller(channel).ready()
         worker.worker.interrupt()
         assert [(await soon(watch.read())).status for watch in watches[:2]] == 2 * [statuses.NOT_SERVING]
 
@@ -117,8 +116,7 @@ async def test_compressed_bomb_is_refused_before_it_expands() -> None:
     """48 KiB that would expand to more than the largest message: gRPC checks only what arrives."""
     bomb = gzip.compress(bytes(MAX_MESSAGE_BYTES + 2**20))
     async with running_worker(ScriptedEngine(slots=2)) as worker, channel_to(worker.address) as channel:
-        neighbour = await Caller(channel).open()
-        await neighbour.configure()
+        neighbour = await Caller(channel).ready()
         async with greeted(worker.address) as raw:
             number = raw.call(GET_INFO, ("grpc-encoding", "gzip"))
             raw.say(frame(DATA, END_STREAM, number, framed(bomb, is_compressed=True)))
@@ -131,8 +129,7 @@ async def test_gzip_is_read_and_written_where_it_is_allowed() -> None:
         running_worker(ScriptedEngine(speak("word " * 200)), grpc_compression="gzip") as worker,
         grpc.aio.insecure_channel(worker.address, compression=grpc.Compression.Gzip) as channel,
     ):
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         answers = await caller.unit(1)
         assert answers.text == "word " * 200
         async with greeted(worker.address) as raw:
@@ -171,11 +168,9 @@ async def test_peer_identity_is_in_log_and_spans(tmp_path: Any, caplog: pytest.L
             ) as worker,
             grpc.aio.secure_channel(worker.address, credentials) as channel,
         ):
-            caller = await Caller(channel).open()
-            await caller.configure()
+            caller = await Caller(channel).ready()
             await caller.unit(1)
-            await caller.half_close(Stream.PREFILL)
-            await caller.end()
+            await caller.leave()
     observed.shutdown()
     (opened_line,) = [record for record in caplog.records if record.message == "session opened"]
     assert "adapter-7.test" in vars(opened_line)["peer_identity"]
@@ -224,8 +219,7 @@ async def test_caller_that_never_reads_delays_a_drain_until_the_limit_and_no_lon
 async def test_sessions_refused_while_a_slot_is_cleaned_all_learn_the_reason() -> None:
     engine = ScriptedEngine(slots=1, slow_cleanup=True)
     async with running_worker(engine, slots=1) as worker, channel_to(worker.address) as channel:
-        first = await Caller(channel).open()
-        await first.configure()
+        first = await Caller(channel).ready()
         await first.half_close(Stream.PREFILL)
         await until(lambda: engine.session.is_closing)
         reasons = set()

@@ -37,9 +37,7 @@ async def read_prefilled(caller: Caller) -> None:
 async def test_units_stop_being_read_while_their_answers_are_not(served: Served, pieces: int) -> None:
     engine = ScriptedEngine(speak(*["word "] * pieces), repeat=True)
     async with served(engine) as new_caller:
-        caller, neighbour = await new_caller().open(), await new_caller().open()
-        await caller.configure()
-        await neighbour.configure()
+        caller, neighbour = await new_caller().ready(), await new_caller().ready()
         finalized = asyncio.Semaphore(WINDOW)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             tasks.create_task(send_all(caller, finalized))

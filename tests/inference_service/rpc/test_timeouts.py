@@ -20,8 +20,7 @@ def check(ending: Ending, reason: Reason) -> None:
 async def test_an_engine_that_never_cleans_up_keeps_its_slot(served: Served, passing: Passing) -> None:
     engine = ScriptedEngine(slots=1, slow_cleanup=True)
     async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
+        caller = await new_caller().ready()
         await caller.half_close(Stream.PREFILL)
         await until(lambda: engine.session.is_closing)
         passing(PATIENT.cleanup_s)

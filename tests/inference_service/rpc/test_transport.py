@@ -47,8 +47,7 @@ async def test_a_connection_may_have_the_streams_of_all_slots_and_some(slots: in
 
 async def test_metadata_over_8_kib_is_refused_and_costs_nobody_anything(served: Served) -> None:
     async with served(ScriptedEngine(slots=2)) as new_caller:
-        neighbour = await new_caller().open()
-        await neighbour.configure()
+        neighbour = await new_caller().ready()
         caller: Caller = new_caller(None, ("padding", "x" * MAX_METADATA_BYTES))
         caller.start(Stream.PREFILL)
         ending = await caller.end()
@@ -61,8 +60,7 @@ async def test_metadata_over_8_kib_is_refused_and_costs_nobody_anything(served: 
 async def test_a_message_at_the_limit_is_read() -> None:
     """What is in it is another matter: it holds far more than a second of audio."""
     async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.configure()
+        caller = await Caller(channel).ready()
         empty = pb.PrefillRequest(
             unit=1, duplex=pb.DuplexInput(audio=common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES - 100)))
         )

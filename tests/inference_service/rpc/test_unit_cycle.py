@@ -35,7 +35,7 @@ async def test_sessions_without_a_seed_draw_theirs_from_the_worker_s(served: Ser
         engine = ScriptedEngine()
         async with served(engine, seed=11) as new_caller:
             for _ in range(2):
-                await (await new_caller().open()).configure()
+                await new_caller().ready()
         seeds.append([session.setup.seed for session in engine.sessions])
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 2
@@ -109,5 +109,4 @@ async def test_a_lease_and_any_trace_context_are_accepted(served: Served, trace:
         await caller.generate(1)
         await caller.finalize(1)
         await caller.answers(1)
-        await caller.half_close(Stream.PREFILL)
-        assert (await caller.end()).code is grpc.StatusCode.OK
+        assert (await caller.leave()).code is grpc.StatusCode.OK

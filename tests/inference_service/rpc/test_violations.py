@@ -25,8 +25,7 @@ async def ending_of(served: Served, act: Act, engine: ScriptedEngine | None = No
         caller = await new_caller().open()
         await act(caller)
         ending = await caller.end()
-        after = await new_caller().open()
-        await after.configure()
+        after = await new_caller().ready()
         await after.prefill(1)
     return ending
 

@@ -114,11 +114,9 @@ async def keyed(engine: ScriptedEngine) -> AsyncIterator[Keyed]:
 
 async def test_a_session_with_a_lease_is_served() -> None:
     async with keyed(ScriptedEngine()) as worker:
-        caller = await worker.caller(worker.lease(1)).open()
-        await caller.configure()
+        caller = await worker.caller(worker.lease(1)).ready()
         await caller.unit(1)
-        await caller.half_close(Stream.PREFILL)
-        assert (await caller.end()).code is Code.OK
+        assert (await caller.leave()).code is Code.OK
 
 
 async def test_no_and_forged_leases_are_refused_and_cost_no_slot() -> None:
@@ -127,16 +125,14 @@ async def test_no_and_forged_leases_are_refused_and_cost_no_slot() -> None:
         assert (ending.code, ending.reason) == (Code.UNAUTHENTICATED, Reason.LEASE_MISSING)
         ending = await worker.refusal(worker.lease(0, b"another key, long"))
         assert (ending.code, ending.reason) == (Code.UNAUTHENTICATED, Reason.LEASE_INVALID)
-        await (await worker.caller(worker.lease(0)).open()).configure()
+        await worker.caller(worker.lease(0)).ready()
 
 
 async def test_a_lease_that_was_used_is_stale() -> None:
     async with keyed(ScriptedEngine()) as worker:
         lease = worker.lease(0)
-        caller = await worker.caller(lease).open()
-        await caller.configure()
-        await caller.half_close(Stream.PREFILL)
-        assert (await caller.end()).code is Code.OK
+        caller = await worker.caller(lease).ready()
+        assert (await caller.leave()).code is Code.OK
         ending = await worker.refusal(lease)
         assert (ending.code, ending.reason) == (Code.PERMISSION_DENIED, Reason.STALE_LEASE)
         assert ending.metadata == {"slot": "0", "epoch": "1", "lowest_epoch": "2"}
@@ -145,8 +141,7 @@ async def test_a_lease_that_was_used_is_stale() -> None:
 async def test_an_outdated_lease_is_stale_and_its_successor_not_disturbed() -> None:
     async with keyed(ScriptedEngine()) as worker:
         old, new = worker.lease(0), worker.lease(0)
-        owner = await worker.caller(new).open()
-        await owner.configure()
+        owner = await worker.caller(new).ready()
         assert (await worker.refusal(old)).reason == Reason.STALE_LEASE
         await owner.unit(1)
 
@@ -154,8 +149,7 @@ async def test_an_outdated_lease_is_stale_and_its_successor_not_disturbed() -> N
 async def test_an_occupied_slot_is_refused_and_its_owner_not_disturbed() -> None:
     """Also while another slot is free: the lease names the one."""
     async with keyed(ScriptedEngine(slots=2)) as worker:
-        owner = await worker.caller(worker.lease(0)).open()
-        await owner.configure()
+        owner = await worker.caller(worker.lease(0)).ready()
         ending = await worker.refusal(worker.lease(0))
         assert (ending.code, ending.reason) == (Code.RESOURCE_EXHAUSTED, Reason.NO_FREE_SLOT)
         assert ending.retry_after is not None
@@ -165,15 +159,14 @@ async def test_an_occupied_slot_is_refused_and_its_owner_not_disturbed() -> None
 async def test_a_slot_that_is_being_cleaned_takes_the_next_lease_when_it_is_clean() -> None:
     engine = ScriptedEngine(slots=1, slow_cleanup=True)
     async with keyed(engine) as worker:
-        owner = await worker.caller(worker.lease(0)).open()
-        await owner.configure()
+        owner = await worker.caller(worker.lease(0)).ready()
         owner.calls[Stream.PREFILL].cancel()
         await until(lambda: engine.session.is_closing)
         lease = worker.lease(0)
         assert (await worker.refusal(lease)).reason == Reason.NO_FREE_SLOT
         engine.slow_cleanup = False
         engine.session.finish_cleanup()
-        await (await worker.caller(lease).open()).configure()
+        await worker.caller(lease).ready()
 
 
 async def test_a_stolen_session_name_without_its_lease_is_refused() -> None:

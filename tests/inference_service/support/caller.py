@@ -132,6 +132,17 @@ class Caller:
             await soon(self.calls[stream].initial_metadata())
         return self
 
+    async def ready(self, **config: Any) -> "Caller":
+        """Opens all streams and configures the session."""
+        await self.open()
+        await self.configure(**config)
+        return self
+
+    async def leave(self) -> Ending:
+        """Brings no more units; how the session ends."""
+        await self.half_close(Stream.PREFILL)
+        return await self.end()
+
     def start(self, stream: Stream) -> Any:
         """Opens a stream without waiting."""
         self.calls[stream] = getattr(self._stub, stream.value)(metadata=self._metadata)

@@ -81,7 +81,8 @@ def test_stream_stop_id_ends_the_chunk(stream: Talker, greedy: Any) -> None:
     x, y = greedy([A, B, C], 2)
     assert x != y
     said = stream.chunk([A, B, C], stop_token_ids=(y,))
-    assert (said.ids, said.done.finish) == ([x, y], Finish.STOP)
+    assert (said.ids, said.done.end, said.done.finish) == ([x, y], End.CHUNK, Finish.STOP)
+    assert said.one(Finalized).discarded_tokens == 1
 
 
 def test_stream_end_of_sequence_ends_the_chunk(stream: Talker, folder: Path, greedy: Any) -> None:
@@ -96,6 +97,7 @@ def test_stream_chunk_that_does_not_fit_is_refused(stream: Talker, greedy: Any) 
     refused = stream.chunk([D] * LIMIT)
     assert refused.one(Prefilled).failure.reason == "INPUT_TOO_LONG"
     assert refused.done.end is End.FAILED
+    assert refused.one(Finalized).context_tokens == 3
     assert stream.chunk([D, E], max_new_tokens=2).ids == greedy([A, B, C, D, E], 2)
 
 

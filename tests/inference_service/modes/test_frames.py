@@ -1,7 +1,5 @@
 """Pictures over the wire: what VIDEO sessions may send with a unit, and what becomes of it."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +8,16 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.engine import LiveEngine
-from inference_service.families import antiphon_mini
-from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import Deliver, ModelInfo, OnFatal
+from inference_service.interface.engine import ModelInfo
 from inference_service.interface.setups import Mode
-from inference_service.options import WorkerOptions
 from inference_service.rpc.messages import replies
 from tests.inference_service.conftest import Served, SessionOf
-from tests.inference_service.engine.support import tiny
-from tests.inference_service.support.caller import Caller, channel_to, duplex
-from tests.support.drawing import encoded, jpeg, picture
-from tests.support.scripted_engine import INFO, ScriptedEngine, listen, running_worker
+from tests.inference_service.support.caller import duplex
+from tests.support.drawing import jpeg
+from tests.support.scripted_engine import INFO, ScriptedEngine, listen
 
 SEEING = replace(INFO, sees=True, modes=frozenset({Mode.AUDIO, Mode.VIDEO}))
 VIDEO = pb.SESSION_MODE_VIDEO
-MARKS = 2
 
 
 def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
@@ -34,20 +26,6 @@ def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
     content.frames.extend(common.Image(data=frame) for frame in frames)
     content.MergeFrom(pb.DuplexInput(**fields))
     return content
-
-
-def live_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-    return LiveEngine(
-        DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), 2), 2, deliver, on_fatal
-    )
-
-
-@asynccontextmanager
-async def video_session() -> AsyncIterator[Caller]:
-    """A VIDEO session with a tiny model that sees."""
-    async with running_worker(live_engine) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).ready(mode=VIDEO)
-        yield caller
 
 
 @pytest.mark.parametrize(
@@ -112,58 +90,3 @@ async def test_pictures_in_an_audio_session_are_refused(session_of: SessionOf) -
         assert refused.prefill.error.reason == "CONTENT_UNSUPPORTED"
         assert refused.prefill.error.field == "duplex.frames"
         assert following.done.end == pb.UNIT_END_LISTEN
-
-
-async def test_slices_and_vision_tokens_are_counted() -> None:
-    async with video_session() as video:
-        first = await video.unit(1, unit(jpeg("red"), encoded(picture(), "PNG"), encoded(picture(), "WEBP")))
-        second = await video.unit(2)
-        usage = first.prefill.prefilled.usage
-        assert first.prefill.prefilled.vision_slices == 3
-        assert usage.input_vision_tokens == 3 * tiny.PICTURE_TOKENS
-        assert usage.input_text_tokens == 1 + 3 * MARKS
-        assert second.prefill.prefilled.vision_slices == 0
-        assert second.finalize.session_usage.input_vision_tokens == 3 * tiny.PICTURE_TOKENS
-
-
-async def test_pictures_take_room_in_the_context() -> None:
-    async with video_session() as video:
-        first = await video.unit(1, force_listen=True)
-        second = await video.unit(2, unit(jpeg()), force_listen=True)
-        before, after = first.finalize.context_tokens, second.prefill.prefilled.context_tokens
-        assert after - before == 1 + tiny.PICTURE_TOKENS + MARKS + 10
-
-
-@pytest.mark.parametrize(
-    ("frames", "bad"),
-    [
-        ((b"",), 0),
-        ((b"not a picture",), 0),
-        ((jpeg(), jpeg()[:500]), 1),
-        ((jpeg(), jpeg(), encoded(picture(), "GIF")), 2),
-        ((jpeg() + bytes(1 << 20),), 0),
-    ],
-)
-async def test_bad_picture_fails_its_unit_and_the_session_goes_on(
-    frames: tuple[bytes, ...], bad: int
-) -> None:
-    async with video_session() as video:
-        before = await video.unit(1, unit(jpeg()), force_listen=True)
-        refused = await video.unit(2, unit(*frames))
-        following = await video.unit(3, unit(jpeg()), force_listen=True)
-        error = refused.prefill.error
-        assert (error.reason, error.field) == ("IMAGE_INVALID", f"duplex.frames[{bad}]")
-        assert not error.retryable
-        assert refused.done.end == pb.UNIT_END_FAILED
-        assert refused.done.error.reason == "IMAGE_INVALID"
-        assert refused.finalize.context_tokens == before.finalize.context_tokens
-        assert following.done.end == pb.UNIT_END_LISTEN
-
-
-async def test_units_written_ahead_of_a_bad_picture_are_answered_in_order() -> None:
-    async with video_session() as video:
-        await video.send_unit(1, unit(b"not a picture"))
-        await video.send_unit(2, unit(jpeg()), force_listen=True)
-        first, second = await video.answers(1), await video.answers(2)
-        assert first.done.end == pb.UNIT_END_FAILED
-        assert second.done.end == pb.UNIT_END_LISTEN

@@ -312,9 +312,3 @@ async def test_asking_ahead_of_the_config_is_bound_by_the_mode_s_window(served: 
             await caller.finalize(unit)
         await caller.send_config()
         assert (await caller.end()).reason == Reason.UNIT_WINDOW
-
-
-async def test_half_closing_without_a_chunk_is_ok_and_says_nothing(served: Served) -> None:
-    async with served(ScriptedEngine(write("a"), info=EVERYTHING)) as new_caller:
-        caller = await new_caller().ready(mode=TOKENS)
-        assert (await caller.leave()).code is grpc.StatusCode.OK

@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from antiphon.contract import Reason
 from antiphon.grpc import get_info
@@ -98,24 +97,14 @@ async def test_a_template_that_makes_nothing_or_fails_harms_its_caller_alone(
         await until_free(address, 4)
 
 
-def most(count: int) -> common.SamplingParams:
-    return common.SamplingParams(max_new_tokens=count)
-
-
-@pytest.mark.parametrize("is_early", [True, False], ids=["early", "late"])
-async def test_the_blocks_of_the_example(folder: Path, greedy: Any, is_early: bool) -> None:
+async def test_the_blocks_of_the_example(folder: Path, greedy: Any) -> None:
     """[A1 B1 C1] gives D1; [A2 B2] gives C2 D2 E2; [A3 B3] gives C3 D3."""
     chunks = [((5, 17, 42), 1), ((71, 99), 3), ((123, 200), 2)]
     async with worker(folder) as (_, new_caller):
         caller = await stream(new_caller)
-        said = []
-        if is_early:
-            for unit, (chunk, count) in enumerate(chunks, 1):
-                await caller.send_unit(unit, ids(*chunk), sampling=most(count))
-            said = [await caller.answers(unit) for unit in (1, 2, 3)]
-        else:
-            for unit, (chunk, count) in enumerate(chunks, 1):
-                said.append(await caller.unit(unit, ids(*chunk), sampling=most(count)))
+        for unit, (chunk, count) in enumerate(chunks, 1):
+            await caller.send_unit(unit, ids(*chunk), sampling=common.SamplingParams(max_new_tokens=count))
+        said = [await caller.answers(unit) for unit in (1, 2, 3)]
     first, second, third = said
     assert first.token_ids == greedy([5, 17, 42], 1)
     c2, d2, e2 = greedy([5, 17, 42, 71, 99], 3)
@@ -124,42 +113,6 @@ async def test_the_blocks_of_the_example(folder: Path, greedy: Any, is_early: bo
     assert [a.done.usage.cached_tokens for a in said] == [0, 3, 7], "nothing is computed twice"
     assert [a.finalize.discarded_tokens for a in said] == [1, 1, 1]
     assert {a.done.finish_reason for a in said} == {pb.FINISH_REASON_LENGTH}
-
-
-async def test_a_chunk_whose_settings_are_refused_is_not_appended(folder: Path, greedy: Any) -> None:
-    async with worker(folder) as (_, new_caller):
-        caller = await stream(new_caller)
-        refused = await caller.unit(1, ids(1, 2), sampling=common.SamplingParams(stop=["x"]))
-        after = await caller.unit(2, ids(3))
-    assert (refused.done.error.reason, refused.done.error.field) == (
-        Reason.PARAMS_INVALID,
-        "run.sampling.stop",
-    )
-    assert refused.finalize.context_tokens == 0
-    assert after.token_ids == greedy([3], 4)
-
-
-async def test_a_cancel_ends_a_long_chunk_at_once(folder: Path) -> None:
-    async with worker(folder, context_limit=256) as (_, new_caller):
-        caller = await stream(new_caller)
-        await caller.send_unit(1, ids(1), sampling=most(250))
-        await caller.read(Stream.PREFILL)
-        first = await caller.read(Stream.GENERATE)
-        await caller.cancel(1)
-        last = first
-        while not last.HasField("done"):
-            last = await caller.read(Stream.GENERATE)
-    assert last.done.end == pb.UNIT_END_CANCELLED
-    assert last.done.usage.output_text_tokens < 250
-
-
-async def test_a_full_context_ends_the_session_with_ok(folder: Path) -> None:
-    async with worker(folder, context_limit=16) as (_, new_caller):
-        caller = await stream(new_caller)
-        answers = await caller.unit(1, ids(*range(10)), sampling=most(16))
-        ending = await caller.end()
-    assert (answers.done.end, len(answers.token_ids)) == (pb.UNIT_END_CONTEXT_FULL, 7)
-    assert ending.code is grpc.StatusCode.OK
 
 
 async def test_idle_streams_hold_their_slots_until_they_end(folder: Path) -> None:
@@ -173,13 +126,6 @@ async def test_idle_streams_hold_their_slots_until_they_end(folder: Path) -> Non
         await idle[0].half_close(*Stream)
         await until_free(address, 1)
         assert (await (await stream(new_caller)).unit(1, ids(3))).token_ids
-
-
-async def test_an_idle_stream_ends_after_its_time(folder: Path) -> None:
-    async with worker(folder) as (address, new_caller):
-        caller = await stream(new_caller, idle_timeout=Duration(nanos=50_000_000))
-        assert (await caller.end()).reason == Reason.IDLE_TIMEOUT
-        await until_free(address, 2)
 
 
 async def test_the_worker_says_what_model_it_serves(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """TRANSCRIBE sessions over gRPC with real engines: the duplex model and Voxtral Realtime, tiny and random."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from inference_service.app import EXIT_CONFIGURATION, load_engine, serve
 from inference_service.families import table
 from inference_service.interface.setups import Sampling
 from inference_service.options import WorkerOptions
-from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny, tiny_voxtral
 from tests.inference_service.engine.support.dictation import Sound, Writer, cut, noise
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to
@@ -69,23 +67,17 @@ class Dictaphone(Caller):
         sampling = common.SamplingParams(max_new_tokens=FEW.max_new_tokens)
         return await self.configure(mode=pb.SESSION_MODE_TRANSCRIBE, sampling=sampling)
 
-    async def say(self, unit: int, chunk: pb.StreamInput) -> None:
-        """All three requests of a unit."""
-        await self.write(Stream.PREFILL, pb.PrefillRequest(unit=unit, stream=chunk))
-        await self.generate(unit)
-        await self.finalize(unit)
-
-    async def utterance(self, sound: Sound, seed: int, *, first: int = 1) -> list[UnitAnswers]:
+    async def utterance(self, sound: Sound, seed: int) -> list[UnitAnswers]:
         """Chunks of random lengths, as many ahead as the window allows, and the end."""
         chunks = [speech(chunk) for chunk in cut(sound, seed, 16_000) if len(chunk)]
         chunks[0].begin_utterance = True
         chunks.append(speech(ends=True))
         answers: list[UnitAnswers] = []
-        for number, chunk in enumerate(chunks):
-            if number >= WINDOW:
-                answers.append(await self.answers(first + number - WINDOW))
-            await self.say(first + number, chunk)
-        return answers + [await self.answers(first + n) for n in range(len(answers), len(chunks))]
+        for unit, chunk in enumerate(chunks, 1):
+            if unit > WINDOW:
+                answers.append(await self.answers(unit - WINDOW))
+            await self.send_unit(unit, chunk)
+        return answers + [await self.answers(n) for n in range(len(answers) + 1, len(chunks) + 1)]
 
 
 def text_of(answers: list[UnitAnswers]) -> str:
@@ -106,75 +98,6 @@ async def test_chunks_come_back_as_text_and_the_last_one_ends_the_turn(scene: Sc
     assert ends == [pb.UNIT_END_CHUNK] * (len(ends) - 1) + [pb.UNIT_END_TURN]
     assert text_of(answers) == scene.alone(sound)
     assert text_of(answers)
-
-
-@pytest.mark.sample("duplex")
-async def test_utterances_of_one_session_are_strangers_to_each_other(scene: Scene) -> None:
-    sounds = [noise(seed, 1.5).clip(-1, 1) for seed in (2, 3)]
-    texts, unit = [], 1
-    async with channel_to(scene.address) as channel:
-        caller = Dictaphone(channel)
-        await caller.opened()
-        for seed, sound in enumerate(sounds):
-            answers = await caller.utterance(sound, seed, first=unit)
-            texts.append(text_of(answers))
-            unit += len(answers)
-        await caller.leave()
-    assert texts == [scene.alone(sound) for sound in sounds]
-
-
-@pytest.mark.sample("voxtral")
-async def test_sessions_at_the_same_time_say_what_each_says_alone(scene: Scene) -> None:
-    sounds = [noise(seed, 2.0).clip(-1, 1) for seed in (4, 5, 6)]
-
-    async def dictate(seed: int, sound: Sound) -> str:
-        async with channel_to(scene.address) as channel:
-            caller = Dictaphone(channel)
-            await caller.opened()
-            text = text_of(await caller.utterance(sound, seed))
-            await caller.leave()
-            return text
-
-    texts = await asyncio.gather(*(dictate(seed, sound) for seed, sound in enumerate(sounds)))
-    assert list(texts) == [scene.alone(sound) for sound in sounds]
-
-
-@pytest.mark.sample("voxtral")
-async def test_cancelled_chunk_says_nothing_and_the_session_goes_on(scene: Scene) -> None:
-    async with channel_to(scene.address) as channel:
-        caller = Dictaphone(channel)
-        await caller.opened()
-        await caller.cancel(1)
-        await caller.say(1, speech(noise(1, 2.0), begins=True))
-        cancelled = await caller.answers(1)
-        await caller.say(2, speech(noise(2, 2.0)))
-        after = await caller.answers(2)
-        await caller.leave()
-    assert cancelled.done.end == pb.UNIT_END_CANCELLED
-    assert not cancelled.text
-    assert after.done.end == pb.UNIT_END_CHUNK
-    assert after.done.usage.output_text_tokens > 0
-
-
-async def test_what_is_no_sound_is_refused_and_the_utterance_goes_on(scene: Scene) -> None:
-    async with channel_to(scene.address) as channel:
-        caller = Dictaphone(channel)
-        await caller.opened()
-        await caller.say(1, pb.StreamInput(text="words", begin_utterance=True))
-        words = await caller.answers(1)
-        nonsense = common.SamplingParams(top_p=7.0)
-        chunk = speech(noise(1, 1.0), begins=True)
-        await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=2, stream=chunk))
-        await caller.generate(2, sampling=nonsense)
-        await caller.finalize(2)
-        badly_sampled = await caller.answers(2)
-        await caller.say(3, speech(noise(2, 2.0)))
-        after = await caller.answers(3)
-        await caller.leave()
-
-    assert (words.done.end, words.done.error.field) == (pb.UNIT_END_FAILED, "stream.text")
-    assert badly_sampled.done.error.field == "run.sampling.top_p"
-    assert after.done.end == pb.UNIT_END_CHUNK
 
 
 async def test_worker_says_that_it_transcribes(scene: Scene) -> None:

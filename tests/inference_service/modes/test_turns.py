@@ -28,9 +28,8 @@ from inference_service.interface.setups import (
 )
 from inference_service.options import WorkerOptions
 from inference_service.rpc.messages.requests import turn_input
-from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny
-from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
+from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.drawing import jpeg
 from tests.support.scripted_engine import running_worker
 
@@ -218,23 +217,6 @@ async def test_turn_is_spoken_if_asked() -> None:
         await session.half_close(*session.calls)
 
 
-async def test_pictures_and_clips_are_counted() -> None:
-    async with chat() as session:
-        answers = await session.unit(1, turn(message(text("What?"), IMAGE, AUDIO)))
-        heard = answers.prefill.prefilled
-        assert heard.vision_slices == 1
-        assert (heard.usage.input_vision_tokens, heard.usage.input_audio_tokens) == (tiny.PICTURE_TOKENS, 10)
-        await session.half_close(*session.calls)
-
-
-async def test_same_seed_gives_the_same_answer() -> None:
-    async with chat() as session:
-        told = [(await session.unit(unit, turn(), **sampling(seed=7))).text for unit in (1, 2, 3)]
-        assert told[0]
-        assert len(set(told)) == 1
-        await session.half_close(*session.calls)
-
-
 async def test_system_prompt_of_the_config_is_part_of_every_turn() -> None:
     async with chat(system_prompt="Be very brief, please.") as prompted, chat() as plain:
         long, short = await prompted.unit(1, turn()), await plain.unit(1, turn())
@@ -268,34 +250,7 @@ async def test_bad_turn_fails_alone(name: str) -> None:
         assert (failed.prefill.error.reason, failed.prefill.error.field) == (reason, field)
         assert failed.done.end == pb.UNIT_END_FAILED
         assert failed.done.error == failed.prefill.error
+        if name == "too long":
+            assert "at most 511 leave room for an answer in the context of 512" in failed.done.error.message
         assert good.done.end == pb.UNIT_END_TURN
         await session.half_close(*session.calls)
-
-
-async def test_length_and_limit_are_told() -> None:
-    async with chat() as session:
-        failed = await session.unit(1, turn(message(text("a b " * 400))))
-        assert "at most 511 leave room for an answer in the context of 512" in failed.prefill.error.message
-        await session.half_close(*session.calls)
-
-
-async def test_cancel_stops_an_answer() -> None:
-    async with chat() as session:
-        await session.send_unit(1, turn(), **sampling(max_new_tokens=400, ignore_eos=True))
-        first = await session.read(Stream.GENERATE)
-        await session.cancel(1)
-        answers = await session.answers(1)
-        assert first.text.token_ids
-        assert answers.done.end == pb.UNIT_END_CANCELLED
-        assert answers.done.usage.output_text_tokens < 400
-        assert (await session.unit(2, turn())).done.end == pb.UNIT_END_TURN
-        await session.half_close(*session.calls)
-
-
-async def test_caller_that_goes_away_frees_its_slot() -> None:
-    async with running_worker(engine()) as worker, channel_to(worker.address) as channel:
-        session = await Caller(channel).ready(mode=CHAT)
-        await session.send_unit(1, turn(), **sampling(max_new_tokens=400, ignore_eos=True))
-        await session.read(Stream.GENERATE)
-        session.calls[Stream.GENERATE].cancel()
-        await soon(until_free(worker.address, 2))

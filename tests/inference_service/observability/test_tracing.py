@@ -172,12 +172,6 @@ class TestSampling:
                 found.add(len(worker.spans) - before)
         assert found == {0, 9}
 
-    async def test_without_an_exporter_there_are_none(self) -> None:
-        async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
-            caller = await Caller(channel, None, (METADATA_TRACEPARENT, new_context())).ready()
-            answers = await caller.unit(1, traceparent=new_context())
-        assert not answers.done.HasField("error")
-
 
 class TestAttributes:
     """What spans say."""

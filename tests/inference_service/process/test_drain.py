@@ -160,20 +160,6 @@ async def test_units_accepted_before_the_notice_are_still_served() -> None:
     assert ends == [pb.UNIT_END_LISTEN] * 2
 
 
-async def test_a_draining_worker_is_not_serving_and_refuses_new_sessions() -> None:
-    async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
-        owner = await Caller(channel).ready()
-        worker.worker.interrupt()
-        await owner.read(Stream.GENERATE)
-        assert await health(channel) == {"NOT_SERVING"}
-        assert (await info(channel)).state == pb.WORKER_STATE_DRAINING
-        late = Caller(channel)
-        late.start(Stream.PREFILL)
-        ending = await late.end()
-        assert (ending.code, ending.reason) == (Code.UNAVAILABLE, Reason.DRAINING)
-        assert ending.retry_after is not None
-
-
 async def test_a_session_that_has_begun_to_attach_may_finish_attaching() -> None:
     async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
         caller = await Caller(channel).open(Stream.PREFILL)
@@ -208,12 +194,6 @@ async def test_a_second_signal_ends_at_once() -> None:
         assert (await caller.end()).reason == Reason.DRAINING
         assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
     assert engine.session.is_closed
-
-
-async def test_an_idle_worker_stops_at_once() -> None:
-    async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0) as worker:
-        worker.worker.interrupt()
-        assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
 
 
 async def test_a_lost_device_ends_every_session_and_the_worker() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import grpc
 import pytest
 
 from antiphon.contract import METADATA_LEASE, Reason
@@ -19,7 +18,7 @@ from antiphon_command.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
 from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.session.units import Stream
 from tests.conformance.support.stack import Log, wait_for
-from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.forks import process as forks
 from tests.support.patience import PATIENCE_S
 
@@ -63,25 +62,6 @@ async def test_an_idle_worker_exits_with_0_on_a_signal(number: signal.Signals) -
         assert await worker.exit_code() == 0
 
 
-async def test_two_signals_end_a_busy_worker_at_once() -> None:
-    async with process("--drain-timeout-s", "30") as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).ready()
-        worker.process.send_signal(signal.SIGTERM)
-        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
-        worker.process.send_signal(signal.SIGTERM)
-        assert (await caller.end()).reason == Reason.DRAINING
-        assert await worker.exit_code() == 0
-
-
-async def test_a_lost_device_exits_with_3() -> None:
-    async with process("--script", "fatal") as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).ready()
-        await caller.unit(1)
-        await caller.send_last_unit(2)
-        assert (await caller.end()).reason == Reason.ENGINE_FATAL
-        assert await worker.exit_code() == 3
-
-
 async def test_an_engine_that_hangs_exits_with_3() -> None:
     async with process("--script", "stall", "--step-s", "1") as worker, channel_to(worker.address) as channel:
         caller, neighbour = await Caller(channel).ready(), await Caller(channel).ready()
@@ -109,15 +89,6 @@ async def serve(options, on_ready, **others):
 app.serve = serve
 leave(main(["worker"]))
 """
-
-
-async def test_a_killed_worker_is_a_broken_transport() -> None:
-    async with process("--script", "hang") as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).ready()
-        await caller.send_unit(1)
-        worker.process.kill()
-        ending = await caller.end()
-        assert (ending.code, ending.reason) == (grpc.StatusCode.UNAVAILABLE, "")
 
 
 async def exit_of(*command: str, **environment: str) -> tuple[int, str]:
@@ -174,11 +145,3 @@ async def test_a_worker_that_cannot_clean_up_ends_at_the_second_signal() -> None
         assert (await caller.read(Stream.GENERATE)).HasField("go_away")
         worker.process.send_signal(signal.SIGTERM)
         assert await worker.exit_code() == 0
-
-
-async def test_two_workers_cannot_share_a_port() -> None:
-    async with process() as worker:
-        second = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.scripted_worker", "--listen", worker.address, cwd=ROOT
-        )
-        assert await soon(second.wait()) == 2

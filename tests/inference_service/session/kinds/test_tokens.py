@@ -11,7 +11,7 @@ from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import End, Failure, Finish, Piece, Ready, SessionFailed
+from inference_service.interface.engine import End, Failure, Finish, Piece, Ready
 from inference_service.interface.setups import Mode, StreamInput, TokensSetup, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from tests.inference_service.engine.support import streaming, tiny, tiny_causal
@@ -72,20 +72,6 @@ def test_the_fold_of_the_picture(stage: Stage, greedy: Any, is_early: bool) -> N
 
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["early", "late"])
-def test_the_blocks_of_the_example(stage: Stage, greedy: Any, is_early: bool) -> None:
-    """[A1 B1 C1] gives D1; [A2 B2] gives C2 D2 E2; [A3 B3] gives C3 D3."""
-    a1, b1, c1, a2, b2, a3, b3 = A, B, C, D, E, F, G
-    chunks = [([a1, b1, c1], 1), ([a2, b2], 3), ([a3, b3], 2)]
-    first, second, third = play(stage.open(), chunks, is_early=is_early)
-    assert first.ids == greedy([a1, b1, c1], 1)
-    assert second.prefilled.context_tokens == 5, "D1 is not in the context"
-    c2, d2, e2 = greedy([a1, b1, c1, a2, b2], 3)
-    assert second.ids == [c2, d2, e2]
-    assert third.prefilled.context_tokens == 9, "C2 and D2 are, E2 is not"
-    assert third.ids == greedy([a1, b1, c1, a2, b2, c2, d2, a3, b3], 2)
-
-
-@pytest.mark.parametrize("is_early", [True, False], ids=["early", "late"])
 def test_a_token_that_is_kept_is_fed_with_the_next_chunk(stage: Stage, greedy: Any, is_early: bool) -> None:
     player = stage.open()
     first, second = play(player, [([A, B, C], 2), ([D, E], 2)], is_early=is_early, keep=True)
@@ -107,16 +93,6 @@ def test_nothing_is_ever_fed_twice(checkpoint: CausalCheckpoint, is_early: bool)
     assert said[-1].closed.context_tokens == stage.runtime.rows
 
 
-def test_chunks_wait_their_turn_while_the_session_is_busy(stage: Stage) -> None:
-    player = stage.open()
-    first = player.send([A, B], overrides=most(8))
-    stage.step()
-    second = player.send([C], overrides=most(1))
-    stage.run(until=lambda: bool(player.said(second).events))
-    assert len(player.said(first).ids) == 8
-    assert player.said(first).closed.unit == first
-
-
 def test_the_most_tokens_count_for_each_chunk(stage: Stage) -> None:
     player = stage.open()
     said = [player.unit([A]) for _ in range(3)]
@@ -132,15 +108,6 @@ def test_settings_of_one_chunk_do_not_stick(stage: Stage, greedy: Any) -> None:
     second = player.unit([C])
     assert len(first.ids) == 1
     assert second.ids == greedy([A, B, C], 4)
-
-
-def test_a_stop_id_ends_the_chunk_and_is_given_out(stage: Stage, greedy: Any) -> None:
-    expected = greedy([A, B], 4)
-    stop = expected[2]
-    said = stage.open(replace(GREEDY, stop_token_ids=(stop,))).unit([A, B])
-    assert said.ids == expected[: expected.index(stop) + 1]
-    assert (said.done.end, said.done.finish) == (End.CHUNK, Finish.STOP)
-    assert said.closed.discarded_tokens == 1
 
 
 @pytest.mark.parametrize("ignore", [True, False])
@@ -194,45 +161,11 @@ def test_a_cancel_stops_at_the_next_token_and_keeps_what_was_fed(stage: Stage, g
     assert after.ids == greedy([A, B, *said.ids, C], 50)[: len(after.ids)]
 
 
-def test_a_cancelled_chunk_that_waits_is_still_heard(stage: Stage, greedy: Any) -> None:
-    player = stage.open()
-    number = player.send([A, B])
-    player.stream.queue.cancel(number)
-    stage.run()
-    assert (player.said(number).done.end, player.said(number).ids) == (End.CANCELLED, [])
-    assert player.unit([C]).ids == greedy([A, B, C], 4)
-
-
-def test_a_full_context_ends_the_chunk(checkpoint: CausalCheckpoint) -> None:
-    player = Stage(checkpoint, limit=8).open(replace(GREEDY, max_new_tokens=50))
-    said = player.unit([A] * 6)
-    assert len(said.ids) == 3, "the last one needs no room"
-    assert (said.done.end, said.done.finish) == (End.CONTEXT_FULL, Finish.LENGTH)
-    assert said.closed.context_tokens == 8
-
-
-def test_a_chunk_that_does_not_fit_is_not_appended(checkpoint: CausalCheckpoint, greedy: Any) -> None:
-    player = Stage(checkpoint, limit=8).open(replace(GREEDY, max_new_tokens=2))
-    player.unit([A, B])
-    refused = player.unit([C] * 6)
-    assert refused.prefilled.failure is not None
-    assert (refused.prefilled.failure.reason, refused.done.end) == ("INPUT_TOO_LONG", End.FAILED)
-    assert refused.closed.context_tokens == 3
-    assert player.unit([D, E]).ids == greedy([A, B, greedy([A, B], 1)[0], D, E], 2)
-
-
 def test_a_context_without_any_room_ends_the_session(checkpoint: CausalCheckpoint) -> None:
     player = Stage(checkpoint, limit=8).open()
     player.unit([A] * 5, overrides=most(3), keep=True)
     said = player.unit([B])
     assert (said.done.end, said.closed.context_tokens) == (End.CONTEXT_FULL, 8)
-
-
-def test_a_prompt_that_leaves_no_room_is_refused(checkpoint: CausalCheckpoint) -> None:
-    player = Stage(checkpoint, limit=8).open(prompt="12345678")
-    (refusal,) = player.events
-    assert isinstance(refusal, SessionFailed)
-    assert refusal.reason == "CONFIG_INVALID"
 
 
 REJECTION = Failure("PARAMS_INVALID", "run.sampling.top_p must be more.", "run.sampling.top_p")

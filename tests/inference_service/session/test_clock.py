@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.contract import Reason
-from inference_service.interface.engine import Closed, Progress, Ready
+from inference_service.interface.engine import Progress, Ready
 from inference_service.session.machine import Limits
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
@@ -32,27 +32,18 @@ def test_the_config_must_come() -> None:
     assert stage.reason == Reason.ATTACH_TIMEOUT
 
 
-def test_the_model_must_read_the_config() -> None:
+def test_the_model_must_read_the_config_when_its_turn_has_come() -> None:
     stage = Stage(Limits(config_s=30)).attach_all()
     stage.now += 29
     stage.configure()
+    for _ in range(5):
+        stage.wait(29)
+        assert not stage.session.is_over
+        stage.event(Progress(0))
     stage.wait(29)
     assert not stage.session.is_over
     stage.wait(1)
-    stage.event(Closed())
-    assert stage.reason == Reason.UNIT_TIMEOUT
-
-
-def test_a_config_that_waits_for_its_turn_has_not_been_forgotten() -> None:
-    stage = Stage(Limits(config_s=30)).attach_all()
-    stage.configure()
-    for _ in range(5):
-        stage.wait(29)
-        stage.event(Progress(0))
-    assert not stage.session.is_over
-    stage.wait(30)
-    stage.event(Closed())
-    assert stage.reason == Reason.UNIT_TIMEOUT
+    assert stage.ended() == Reason.UNIT_TIMEOUT
 
 
 @pytest.mark.parametrize("missing", ["generate", "finalize"])
@@ -62,8 +53,7 @@ def test_generate_and_finalize_must_follow_the_prefill(missing: str) -> None:
     if missing == "finalize":
         stage.call("generate", 1, Generate(), stage.now)
     stage.wait(10)
-    stage.event(Closed())
-    assert stage.reason == Reason.UNIT_TIMEOUT
+    assert stage.ended() == Reason.UNIT_TIMEOUT
     assert stage.outcome is not None
     assert missing.capitalize() in stage.outcome.message
 
@@ -75,8 +65,7 @@ def test_the_engine_must_answer(answered: int) -> None:
     for _ in range(answered):
         stage.event(stage.engine.step())
     stage.wait(10)
-    stage.event(Closed())
-    assert stage.reason == Reason.UNIT_TIMEOUT
+    assert stage.ended() == Reason.UNIT_TIMEOUT
 
 
 def test_a_unit_waits_for_the_engine_only_from_the_end_of_the_one_before() -> None:
@@ -92,11 +81,8 @@ def test_a_unit_waits_for_the_engine_only_from_the_end_of_the_one_before() -> No
     assert stage.session.is_over
 
 
-def test_an_idle_session_has_no_deadline_unless_asked_for() -> None:
+def test_idle_timeout_counts_from_the_last_finalised_unit_if_there_is_one() -> None:
     assert Stage().active().session.deadline() is None
-
-
-def test_idle_timeout_counts_from_the_last_finalised_unit() -> None:
     stage = Stage().attach_all()
     stage.call("expect_config", 0)
     stage.session.open(SETUP, stage.now, idle_timeout_s=60)
@@ -107,8 +93,7 @@ def test_idle_timeout_counts_from_the_last_finalised_unit() -> None:
     stage.wait(59)
     assert not stage.session.is_over
     stage.wait(1)
-    stage.event(Closed())
-    assert stage.reason == Reason.IDLE_TIMEOUT
+    assert stage.ended() == Reason.IDLE_TIMEOUT
 
 
 def test_max_duration_ends_a_busy_session() -> None:
@@ -118,8 +103,7 @@ def test_max_duration_ends_a_busy_session() -> None:
     stage.event(Ready(10))
     stage.ask(1)
     stage.wait(300)
-    stage.event(Closed())
-    assert stage.reason == Reason.SESSION_LIMIT
+    assert stage.ended() == Reason.SESSION_LIMIT
 
 
 def test_a_clock_that_stands_still_ends_nothing() -> None:

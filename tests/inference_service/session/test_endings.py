@@ -26,9 +26,8 @@ def test_half_closing_prefill_drains_and_ends_with_ok() -> None:
     stage.ask(1)
     stage.call("half_close", Stream.PREFILL, stage.now)
     assert stage.session.phase is Phase.DRAINING
-    stage.work()
+    assert stage.ended() is None
     assert stage.acts == ["open", "cleaning", "clean", "end"]
-    assert stage.outcome is None
     assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1]
 
 
@@ -66,29 +65,17 @@ def test_an_end_that_comes_of_an_answer_is_not_taken_back_by_a_drain() -> None:
     assert stage.reason == Reason.UNIT_TIMEOUT
 
 
-def test_half_closing_prefill_before_the_config_ends_the_session() -> None:
-    stage = Stage().attach_all()
-    stage.call("half_close", Stream.PREFILL, stage.now)
-    assert stage.reason == Reason.CONFIG_REQUIRED
-
-
 @pytest.mark.parametrize("stream", [Stream.GENERATE, Stream.FINALIZE])
-def test_half_closing_a_stream_with_accepted_units_unasked_is_out_of_order(stream: Stream) -> None:
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_half_closing_a_stream_with_units_unasked_is_out_of_order(stream: Stream, is_accepted: bool) -> None:
     stage = Stage().active()
-    stage.call("prefill", 1, INPUT, stage.now)
+    if is_accepted:
+        stage.call("prefill", 1, INPUT, stage.now)
     stage.call("half_close", stream, stage.now)
-    stage.work()
-    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
-
-
-@pytest.mark.parametrize("stream", [Stream.GENERATE, Stream.FINALIZE])
-def test_a_unit_accepted_after_such_a_half_close_is_out_of_order(stream: Stream) -> None:
-    stage = Stage().active()
-    stage.call("half_close", stream, stage.now)
-    assert not stage.session.is_over
-    stage.call("prefill", 1, INPUT, stage.now)
-    stage.work()
-    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+    assert stage.session.is_over is is_accepted
+    if not is_accepted:
+        stage.call("prefill", 1, INPUT, stage.now)
+    assert stage.ended() == Reason.UNIT_OUT_OF_ORDER
 
 
 def test_half_closing_everything_after_the_last_request_is_a_drain() -> None:
@@ -96,44 +83,30 @@ def test_half_closing_everything_after_the_last_request_is_a_drain() -> None:
     stage.ask(1)
     for stream in (Stream.FINALIZE, Stream.GENERATE, Stream.PREFILL):
         stage.call("half_close", stream, stage.now)
-    stage.work()
-    assert stage.outcome is None
-
-
-def test_asking_for_a_unit_that_prefill_never_brought_is_out_of_order() -> None:
-    stage = Stage().active()
-    stage.call("generate", 1, Generate(), stage.now)
-    stage.call("half_close", Stream.PREFILL, stage.now)
-    stage.work()
-    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+    assert stage.ended() is None
 
 
 @pytest.mark.parametrize(("method", "arguments"), [("generate", (Generate(),)), ("finalize", ())])
+@pytest.mark.parametrize("is_ahead", [True, False])
 def test_asking_for_more_than_prefill_brought_is_out_of_order(
-    method: str, arguments: tuple[object, ...]
+    method: str, arguments: tuple[object, ...], is_ahead: bool
 ) -> None:
     stage = Stage().active()
     stage.ask(1)
-    stage.call("half_close", Stream.PREFILL, stage.now)
-    stage.call(method, 2, *arguments, stage.now)
-    stage.work()
-    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+    calls = [("half_close", Stream.PREFILL), (method, 2, *arguments)]
+    for call in reversed(calls) if is_ahead else calls:
+        stage.call(*call, stage.now)
+    assert stage.ended() == Reason.UNIT_OUT_OF_ORDER
 
 
-def test_a_full_context_is_finalised_and_then_ends_with_ok() -> None:
+@pytest.mark.parametrize("units", [1, 2])
+def test_units_accepted_before_the_context_was_full_are_finalised_and_then_it_ends(units: int) -> None:
     stage = Stage().active()
-    stage.ask(1)
+    for unit in range(1, units + 1):
+        stage.ask(unit)
     stage.work(End.CONTEXT_FULL)
-    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1]
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [*range(1, units + 1)]
     assert (stage.session.phase, stage.outcome) == (Phase.CLOSED, None)
-
-
-def test_a_unit_accepted_before_the_context_was_full_is_still_answered() -> None:
-    stage = Stage().active()
-    stage.ask(1)
-    stage.ask(2)
-    stage.work(End.CONTEXT_FULL)
-    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1, 2]
 
 
 def test_units_that_come_after_a_full_context_are_not_heard() -> None:
@@ -148,15 +121,12 @@ def test_units_that_come_after_a_full_context_are_not_heard() -> None:
     assert stage.outcome is None
 
 
-def test_the_streams_end_only_after_the_engine_is_clean() -> None:
+def test_the_streams_end_when_the_engine_is_clean_or_its_time_to_clean_up_is_over() -> None:
     stage = Stage().active()
     stage.session.fail(Draining("bye"), stage.now)
     assert stage.acts == ["open", "cleaning"]
     stage.event(Closed())
     assert stage.acts == ["open", "cleaning", "clean", "end"]
-
-
-def test_an_engine_that_never_cleans_up_holds_the_slot_but_not_the_streams() -> None:
     stage = Stage(Limits(cleanup_s=5)).active()
     stage.session.fail(Draining("bye"), stage.now)
     stage.wait(5)
@@ -175,8 +145,7 @@ def test_the_first_end_of_a_session_counts() -> None:
     stage = Stage().active()
     stage.call("prefill", 9, INPUT, stage.now)
     stage.session.fail(Draining("late"), stage.now)
-    stage.work()
-    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+    assert stage.ended() == Reason.UNIT_OUT_OF_ORDER
 
 
 def test_nothing_is_answered_after_the_end() -> None:
@@ -204,8 +173,7 @@ def test_nothing_is_answered_after_the_end() -> None:
 def test_an_engine_that_gives_a_session_up_says_why(said: str, expected: Reason) -> None:
     stage = Stage().active()
     stage.event(SessionFailed(said, "It cannot go on."))
-    stage.work()
-    assert stage.reason == expected
+    assert stage.ended() == expected
 
 
 def test_an_engine_that_closes_unasked_fails_the_session() -> None:

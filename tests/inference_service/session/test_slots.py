@@ -36,25 +36,23 @@ def end(table: SlotTable, slot: int) -> None:
     table.free(slot)
 
 
-def test_a_lease_gets_the_slot_that_it_names() -> None:
+def test_a_lease_gets_the_slot_that_it_names_which_must_exist() -> None:
     table = SlotTable(3, LEASED)
     assert table.acquire(Lease(2, 7)) == 2
     assert [table.state(slot) for slot in range(3)] == [SlotState.FREE, SlotState.FREE, SlotState.HELD]
+    with pytest.raises(LeaseInvalid):
+        table.acquire(Lease(3, 1))
 
 
-def test_a_lease_counts_once() -> None:
-    table = SlotTable(1, LEASED)
+def test_a_lease_counts_once_and_an_older_one_than_one_seen_is_stale() -> None:
+    table = SlotTable(2, LEASED)
     end(table, table.acquire(Lease(0, 7)))
+    for epoch in (7, 6):
+        with pytest.raises(StaleLease):
+            table.acquire(Lease(0, epoch))
+    assert table.acquire(Lease(0, 8)) == 0
     with pytest.raises(StaleLease):
         table.acquire(Lease(0, 7))
-    assert table.acquire(Lease(0, 8)) == 0
-
-
-def test_an_older_lease_than_one_seen_is_stale() -> None:
-    table = SlotTable(2, LEASED)
-    table.acquire(Lease(0, 7))
-    with pytest.raises(StaleLease):
-        table.acquire(Lease(0, 6))
     assert table.acquire(Lease(1, 6)) == 1  # each slot has its own epochs
 
 
@@ -67,11 +65,6 @@ def test_a_lease_of_an_occupied_slot_waits_for_it_and_makes_older_ones_stale() -
     with pytest.raises(StaleLease):
         table.acquire(Lease(0, 8))
     assert table.acquire(Lease(0, 9)) == 0
-
-
-def test_a_slot_that_does_not_exist_is_no_lease_of_this_worker() -> None:
-    with pytest.raises(LeaseInvalid):
-        SlotTable(2, LEASED).acquire(Lease(2, 1))
 
 
 @pytest.mark.parametrize("steps", [["free"], ["attach", "free"], ["attach", "attach"], ["clean", "clean"]])
@@ -93,15 +86,16 @@ def test_a_lease_that_does_not_bind_is_a_wish() -> None:
     assert table.acquire(Lease(9, 7)) == 1
 
 
-def test_slots_are_held_by_the_lease_that_came_until_they_are_clean() -> None:
-    table = SlotTable(3)
+def test_slots_are_held_by_their_lease_until_they_are_clean_which_is_told() -> None:
+    table, told = SlotTable(3), []
+    table.freed = lambda slot, epoch: told.append((slot, epoch))
     table.acquire()
     slot = table.acquire(Lease(2, 7))
     assert table.held() == [(0, 0), (2, 7)]
     table.clean(slot)
-    assert table.held() == [(0, 0), (2, 7)]
+    assert (table.held(), told) == ([(0, 0), (2, 7)], [])
     table.free(slot)
-    assert table.held() == [(0, 0)]
+    assert (table.held(), told) == ([(0, 0)], [(2, 7)])
 
 
 def test_slots_without_leases_are_apart_from_those_with() -> None:
@@ -125,13 +119,3 @@ def test_a_lease_that_was_revoked_is_stale_and_its_successor_good() -> None:
     assert table.acquire(Lease(0, 8)) == 0
     assert table.revoke(0, 7) is SlotState.HELD
     assert table.highest_epoch == 8
-
-
-def test_whoever_wants_to_know_is_told_of_a_clean_slot_and_its_lease() -> None:
-    table, told = SlotTable(2, LEASED), []
-    table.freed = lambda slot, epoch: told.append((slot, epoch))
-    slot = table.acquire(Lease(1, 7))
-    table.clean(slot)
-    assert told == []
-    table.free(slot)
-    assert told == [(1, 7)]

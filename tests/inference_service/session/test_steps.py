@@ -13,31 +13,25 @@ def done(unit: int) -> UnitDone:
     return UnitDone(unit, End.LISTEN, None, 20)
 
 
+ANSWERS = (Prefilled(1, 20), done(1), Finalized(1, 22, 0, UnitUsage()))
+
+
 def test_a_step_begins_when_it_was_asked_for_and_the_one_before_is_answered() -> None:
     stage = Stage().active()
     stage.now = 200.0
     stage.ask(1)
-    for when, event in (
-        (201.0, Prefilled(1, 20)),
-        (204.0, done(1)),
-        (209.0, Finalized(1, 22, 0, UnitUsage())),
-    ):
+    for when, event in zip((201.0, 204.0, 209.0), ANSWERS, strict=True):
         stage.now = when
         stage.event(event)
     assert stage.steps == [(1, PREFILL, 200.0), (1, GENERATE, 201.0), (1, FINALIZE, 204.0)]
 
 
 def test_a_step_asked_for_late_begins_when_it_is_asked_for() -> None:
-    stage = Stage().active()
-    stage.now = 200.0
-    stage.call("prefill", 1, INPUT, stage.now)
-    stage.event(Prefilled(1, 20))
-    stage.now = 203.0
-    stage.call("generate", 1, Generate(), stage.now)
-    stage.event(done(1))
-    stage.now = 207.0
-    stage.call("finalize", 1, stage.now)
-    stage.event(Finalized(1, 22, 0, UnitUsage()))
+    stage, steps = Stage().active(), (("prefill", 1, INPUT), ("generate", 1, Generate()), ("finalize", 1))
+    for when, step, event in zip((200.0, 203.0, 207.0), steps, ANSWERS, strict=True):
+        stage.now = when
+        stage.call(*step, when)
+        stage.event(event)
     assert stage.steps == [(1, PREFILL, 200.0), (1, GENERATE, 203.0), (1, FINALIZE, 207.0)]
 
 

@@ -173,6 +173,11 @@ class Stage:
         if self.engine.closes and "clean" not in self.acts:
             self.event(Closed())
 
+    def ended(self) -> str | None:
+        """Lets the engine do everything and clean up; why the session failed."""
+        self.work()
+        return self.reason
+
     def wait(self, seconds: float) -> None:
         """Lets time pass."""
         self.now += seconds

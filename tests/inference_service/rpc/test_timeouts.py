@@ -45,16 +45,16 @@ async def unread(session_of: SessionOf, passing: Passing) -> AsyncIterator[Calle
         yield caller
 
 
-async def test_answers_that_nobody_reads(served: Served, passing: Passing) -> None:
+async def test_answers_that_nobody_reads(session_of: SessionOf, passing: Passing) -> None:
     """The slot comes back although the call still hangs there."""
-    async with unread(served, passing) as caller:
+    async with unread(session_of, passing) as caller:
         check(await caller.end(), Reason.UNIT_TIMEOUT)
 
 
 async def test_call_unread_after_the_session_ended_keeps_one_message_and_its_status(
-    served: Served, passing: Passing
+    session_of: SessionOf, passing: Passing
 ) -> None:
-    async with unread(served, passing) as caller:
+    async with unread(session_of, passing) as caller:
         await caller.settle()
         passing(PATIENT.unit_s)
         ending = await caller.ending(Stream.GENERATE)

@@ -112,13 +112,6 @@ async def keyed(engine: ScriptedEngine) -> AsyncIterator[Keyed]:
         yield Keyed((await get_info(worker.address)).worker_id, channel)
 
 
-async def test_a_session_with_a_lease_is_served() -> None:
-    async with keyed(ScriptedEngine()) as worker:
-        caller = await worker.caller(worker.lease(1)).ready()
-        await caller.unit(1)
-        assert (await caller.leave()).code is Code.OK
-
-
 async def test_no_and_forged_leases_are_refused_and_cost_no_slot() -> None:
     async with keyed(ScriptedEngine(slots=1)) as worker:
         ending = await worker.refusal(None)
@@ -128,32 +121,15 @@ async def test_no_and_forged_leases_are_refused_and_cost_no_slot() -> None:
         await worker.caller(worker.lease(0)).ready()
 
 
-async def test_a_lease_that_was_used_is_stale() -> None:
+async def test_a_lease_serves_one_session_and_is_stale_then() -> None:
     async with keyed(ScriptedEngine()) as worker:
         lease = worker.lease(0)
         caller = await worker.caller(lease).ready()
+        await caller.unit(1)
         assert (await caller.leave()).code is Code.OK
         ending = await worker.refusal(lease)
         assert (ending.code, ending.reason) == (Code.PERMISSION_DENIED, Reason.STALE_LEASE)
         assert ending.metadata == {"slot": "0", "epoch": "1", "lowest_epoch": "2"}
-
-
-async def test_an_outdated_lease_is_stale_and_its_successor_not_disturbed() -> None:
-    async with keyed(ScriptedEngine()) as worker:
-        old, new = worker.lease(0), worker.lease(0)
-        owner = await worker.caller(new).ready()
-        assert (await worker.refusal(old)).reason == Reason.STALE_LEASE
-        await owner.unit(1)
-
-
-async def test_an_occupied_slot_is_refused_and_its_owner_not_disturbed() -> None:
-    """Also while another slot is free: the lease names the one."""
-    async with keyed(ScriptedEngine(slots=2)) as worker:
-        owner = await worker.caller(worker.lease(0)).ready()
-        ending = await worker.refusal(worker.lease(0))
-        assert (ending.code, ending.reason) == (Code.RESOURCE_EXHAUSTED, Reason.NO_FREE_SLOT)
-        assert ending.retry_after is not None
-        await owner.unit(1)
 
 
 async def test_a_slot_that_is_being_cleaned_takes_the_next_lease_when_it_is_clean() -> None:
@@ -177,12 +153,4 @@ async def test_a_stolen_session_name_without_its_lease_is_refused() -> None:
         assert (await worker.refusal(worker.lease(1), "mine")).reason == Reason.LEASE_INVALID
         assert (await worker.refusal(None, "mine")).reason == Reason.LEASE_MISSING
         await owner.open(Stream.GENERATE, Stream.FINALIZE)
-        await owner.configure()
-
-
-async def test_a_stolen_lease_under_another_name_is_refused() -> None:
-    async with keyed(ScriptedEngine()) as worker:
-        lease = worker.lease(0)
-        owner = await worker.caller(lease).open()
-        assert (await worker.refusal(lease)).reason == Reason.STALE_LEASE
         await owner.configure()

@@ -81,12 +81,11 @@ def test_vision_encoder_without_its_weights_is_refused(tmp_path: Path) -> None:
     assert "vpm." in refusal(tmp_path / "seeing")
 
 
-def test_shipped_checkpoint_is_found_by_name() -> None:
+def test_checkpoint_is_found_by_name_or_path(folder: Path) -> None:
     assert find("antiphon-mini") == SHIPPED / "antiphon-mini"
-
-
-def test_folder_is_found_by_path(folder: Path) -> None:
     assert find(str(folder)) == folder
+    with pytest.raises(CheckpointError, match=r"no model 'nobody'.*antiphon-mini"):
+        find("nobody")
 
 
 def test_compiled_code_in_the_package_is_no_shipped_model(
@@ -98,24 +97,63 @@ def test_compiled_code_in_the_package_is_no_shipped_model(
         location.find("__pycache__")
 
 
-def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(CheckpointError, match=r"no model 'nobody'.*antiphon-mini"):
-        find("nobody")
+def tensors(change: Callable[[Tensors], object]) -> Callable[[Path], None]:
+    return lambda folder: change_tensors(folder, change)
 
 
-def test_missing_tensor_is_named(folder: Path) -> None:
-    change_tensors(folder, lambda t: t.pop("apm.norm.weight"))
-    assert "lacks 1 tensors the architecture needs (first: apm.norm.weight)" in refusal(folder)
+def config(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    return lambda folder: change_config(folder, change)
 
 
-def test_head_that_is_not_tied_may_not_be_missing(folder: Path) -> None:
-    change_config(folder, lambda c: c.update(tie_word_embeddings=False))
-    assert "(first: llm.lm_head.weight)" in refusal(folder)
+def written(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
 
 
-def test_extra_tensor_is_named(folder: Path) -> None:
-    change_tensors(folder, lambda t: t.update({"vpm.weight": torch.zeros(1)}))
-    assert "has 1 tensors the architecture has no place for (first: vpm.weight)" in refusal(folder)
+def shrink_vocabulary(folder: Path) -> None:
+    change_config(folder, lambda c: c.update(vocab_size=700))
+    change_tensors(
+        folder, lambda t: t.update({k: v[:700].clone() for k, v in t.items() if v.shape[0] == 768})
+    )
+
+
+UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a missing tensor": (
+        tensors(lambda t: t.pop("apm.norm.weight")),
+        "lacks 1 tensors the architecture needs (first: apm.norm.weight)",
+    ),
+    "a missing head": (
+        config(lambda c: c.update(tie_word_embeddings=False)),
+        "(first: llm.lm_head.weight)",
+    ),
+    "another tensor": (
+        tensors(lambda t: t.update({"vpm.weight": torch.zeros(1)})),
+        "has 1 tensors the architecture has no place for (first: vpm.weight)",
+    ),
+    "damaged weights": (
+        written("model.safetensors", "not safetensors"),
+        "is not a readable safetensors file",
+    ),
+    "pickled weights": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+        "Weights are read as safetensors only",
+    ),
+    "broken JSON": (written("config.json", "{"), "is not valid JSON"),
+    "no JSON object": (written("config.json", "[]"), "does not hold a JSON object"),
+    "no rotary base": (config(lambda c: c.pop("rope_theta")), "states no rope_theta"),
+    "a misnamed field": (config(lambda c: c["audio_config"].update(kernels=3)), "kernels"),
+    "a damaged tokenizer": (written("tokenizer.json", "{}"), "is not a readable tokenizer"),
+    "a large tokenizer": (
+        shrink_vocabulary,
+        "tokenizer.json has 745 tokens; config.json's vocab_size is only 700",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_unusable_folder_is_refused_with_the_reason(folder: Path, case: str) -> None:
+    change, problem = UNUSABLE[case]
+    change(folder)
+    assert problem in refusal(folder)
 
 
 def test_tensor_of_a_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
@@ -123,33 +161,10 @@ def test_tensor_of_a_wrong_shape_is_named_with_both_shapes(folder: Path) -> None
     assert refusal(folder) == "apm.norm.weight is [3]; config.json asks for [16]."
 
 
-def test_damaged_weights_are_refused(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"not safetensors")
-    assert "is not a readable safetensors file" in refusal(folder)
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert f"{folder} has no {name}" in refusal(folder)
-
-
-def test_pickled_weights_are_never_read(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert "Weights are read as safetensors only" in refusal(folder)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"), [("{", "is not valid JSON"), ("[]", "does not hold a JSON object")]
-)
-def test_unusable_config_is_refused(folder: Path, text: str, problem: str) -> None:
-    (folder / "config.json").write_text(text)
-    assert problem in refusal(folder)
-
-
-def test_rotary_base_is_never_assumed(folder: Path) -> None:
-    change_config(folder, lambda c: c.pop("rope_theta"))
-    assert "states no rope_theta" in refusal(folder)
 
 
 def test_rotary_base_may_stand_in_rope_parameters() -> None:
@@ -164,11 +179,6 @@ def test_rotary_base_may_stand_in_rope_parameters() -> None:
 def test_missing_field_is_named(folder: Path, name: str) -> None:
     change_config(folder, lambda c: c.pop(name))
     assert name in refusal(folder)
-
-
-def test_misnamed_field_is_named(folder: Path) -> None:
-    change_config(folder, lambda c: c["audio_config"].update(kernels=3))
-    assert "kernels" in refusal(folder)
 
 
 def test_unknown_duplex_default_is_named() -> None:
@@ -200,17 +210,3 @@ def test_tokenizer_without_the_duplex_tokens_is_refused(folder: Path) -> None:
     raw["added_tokens"] = [t for t in raw["added_tokens"] if t["content"] not in ("<unit>", "<|listen|>")]
     (folder / "tokenizer.json").write_text(json.dumps(raw))
     assert refusal(folder) == "tokenizer.json lacks the duplex tokens <unit>, <|listen|>."
-
-
-def test_damaged_tokenizer_is_refused(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{}")
-    assert "is not a readable tokenizer" in refusal(folder)
-
-
-def test_tokenizer_larger_than_the_vocabulary_is_refused(folder: Path) -> None:
-    change_config(folder, lambda c: c.update(vocab_size=700))
-    change_tensors(
-        folder,
-        lambda t: t.update({k: v[:700].clone() for k, v in t.items() if v.shape[0] == 768}),
-    )
-    assert "tokenizer.json has 745 tokens; config.json's vocab_size is only 700" in refusal(folder)

@@ -44,6 +44,14 @@ class Work:
         return self.done.get(timeout=PATIENCE_S)
 
 
+def hold(work: Work, lane: Lane, kind: Priority, name: object) -> threading.Event:
+    """Submits a job that has begun, and returns what lets it go on."""
+    job, begun, go_on = work.held(name)
+    lane.submit(kind, job)
+    assert begun.wait(timeout=PATIENCE_S)
+    return go_on
+
+
 def lane(pool: MediaPool) -> Lane:
     return pool.lane(lambda: None)
 
@@ -94,9 +102,7 @@ def test_a_job_wakes_those_alone_who_do_its_like(
 def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
     """A flood of pictures has every other thread; the rest are for what else there is."""
     work = Work()
-    job, begun, go_on = work.held("first")
-    lane(pool).submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    go_on = hold(work, lane(pool), Priority.REST, "first")
     pictures = occupy(pool, work, Priority.PICTURES, 5)
     lane(pool).submit(Priority.REST, work.job("prompt"))
     go_on.set()
@@ -108,9 +114,7 @@ def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
 
 def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
-    job, begun, go_on = work.held(0)
-    mine.submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    go_on = hold(work, mine, Priority.REST, 0)
     mine.follow(work.job(1))
     mine.submit(Priority.SOUND, work.job(2))
     mine.submit(Priority.PICTURES, work.job(3))
@@ -128,9 +132,7 @@ def test_what_follows_nothing_is_done_at_once(pool: MediaPool) -> None:
 def test_lanes_take_turns(pool: MediaPool) -> None:
     """One session's hundred prompts are not all done before another's first."""
     work, flooder, other = Work(), lane(pool), lane(pool)
-    job, begun, go_on = work.held("first")
-    flooder.submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    go_on = hold(work, flooder, Priority.REST, "first")
     for number in range(100):
         flooder.submit(Priority.REST, work.job(number))
     other.submit(Priority.REST, work.job("other"))
@@ -140,9 +142,7 @@ def test_lanes_take_turns(pool: MediaPool) -> None:
 
 def test_a_lane_that_is_closed_holds_nothing(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
-    job, begun, go_on = work.held("begun")
-    mine.submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    go_on = hold(work, mine, Priority.REST, "begun")
     mine.submit(Priority.REST, work.job("dropped"))
     mine.follow(work.job("dropped too"))
     mine.close()
@@ -171,9 +171,7 @@ def test_those_who_wait_are_told_when_the_pool_gets_on(
 ) -> None:
     monkeypatch.setattr(media, "TOLD_S", 0.0)
     work, told = Work(), queue.Queue[str]()
-    job, begun, go_on = work.held("prompt")
-    lane(pool).submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    go_on = hold(work, lane(pool), Priority.REST, "prompt")
     pool.lane(lambda: told.put("waiting")).submit(Priority.REST, work.job("waited"))
     lane(pool).submit(Priority.SOUND, work.job("sound"))
     assert told.get(timeout=PATIENCE_S) == "waiting"
@@ -191,9 +189,7 @@ def test_nothing_is_begun_after_the_end() -> None:
 
 def test_the_end_waits_for_what_was_begun() -> None:
     pool, work = MediaPool(threads=4), Work()
-    job, begun, go_on = work.held("prompt")
-    lane(pool).submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    go_on = hold(work, lane(pool), Priority.REST, "prompt")
     end = threading.Thread(target=pool.stop)
     end.start()
     end.join(timeout=0.1)
@@ -263,10 +259,8 @@ def test_long_job_tells_its_session_and_those_who_wait_for_it(
 ) -> None:
     monkeypatch.setattr(media, "TOLD_S", 0.0)
     work, told = Work(), queue.Queue[str]()
-    job, begun, go_on = work.held("video")
     mine = pool.lane(lambda: told.put("mine"))
-    mine.submit(Priority.VIDEOS, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    go_on = hold(work, mine, Priority.VIDEOS, "video")
     pool.lane(lambda: told.put("waiting")).submit(Priority.VIDEOS, work.job("waited"))
     mine.check()
     assert {told.get(timeout=PATIENCE_S) for _ in range(2)} == {"mine", "waiting"}

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from inference_service.session.units import Stream
 from inference_service.video import process
 from tests.inference_service.modes.test_turns import ABLE, CHATS, engine, message, text, turn
 from tests.inference_service.support.caller import Caller, channel_to, duplex, soon, until, until_free
-from tests.support.hostile_videos import huge, huge_in_disguise, many_tracks
+from tests.support.hostile_videos import huge_in_disguise, many_tracks
 from tests.support.scripted_engine import running_worker
 from tests.support.videos import numbered, short, tone, video
 
@@ -120,17 +119,7 @@ async def test_video_is_seen_and_heard() -> None:
 
 
 BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
-    "pixels": (huge, "must be at most 4096 x 4096, not 8192 x 8192."),
     "pixels in disguise": (huge_in_disguise, "must be at most 4096 x 4096, not 8192 x 8192."),
-    "frames": (
-        lambda: video(numbered(3000, (32, 32)), rate=5000),
-        "must have at most 240 frames a second, not 5000.",
-    ),
-    "duration by its own account": (
-        lambda: video(numbered(10), rate=Fraction(1, 100)),
-        "must last at most 600 s, not 1000.0 s.",
-    ),
-    "duration": (lambda: video(numbered(700, (32, 32)), rate=1), "must last at most 600 s, not 700.0 s."),
     "tracks": (many_tracks, "must have at most 32 tracks, not 301."),
     "noise": (lambda: b"\0\0\0\x10ftypisom" + os.urandom(1 << 20), ""),
 }

@@ -86,26 +86,28 @@ def attribute(span: ReadableSpan, name: str) -> Any:
     return (span.attributes or {}).get(name)
 
 
+async def spans_of(engine: ScriptedEngine, *contexts: str, of_calls: Any = ()) -> list[ReadableSpan]:
+    """The spans of a session that has a unit with each of these contexts."""
+    async with traced(engine) as worker:
+        caller = await worker.caller(*of_calls).ready()
+        for number, context in enumerate(contexts, 1):
+            await caller.unit(number, traceparent=context)
+        return worker.spans
+
+
 class TestTree:
     """Where spans hang."""
 
     async def test_the_steps_of_a_unit_are_children_of_the_callers_span(self) -> None:
-        async with traced(ScriptedEngine(turn_end("Yes."))) as worker:
-            caller = await worker.caller().ready()
-            contexts = [new_context(), new_context()]
-            for number, context in enumerate(contexts, 1):
-                await caller.unit(number, traceparent=context)
-            spans = worker.spans
+        contexts = [new_context(), new_context()]
+        spans = await spans_of(ScriptedEngine(turn_end("Yes.")), *contexts)
         assert [span.name for span in spans] == STEPS * 2
         assert [parent(span) for span in spans] == [ids(c) for c in contexts for _ in STEPS]
         assert {span.kind for span in spans} == {SpanKind.SERVER}
         assert {span.status.status_code for span in spans} == {StatusCode.UNSET}
 
     async def test_steps_follow_one_another_in_time(self) -> None:
-        async with traced(ScriptedEngine(listen(delay_s=0.02))) as worker:
-            caller = await worker.caller().ready()
-            await caller.unit(1, traceparent=new_context())
-            spans = worker.spans
+        spans = await spans_of(ScriptedEngine(listen(delay_s=0.02)), new_context())
         times = [(span.start_time or 0, span.end_time or 0) for span in spans]
         assert all(start <= end for start, end in times)
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(times))
@@ -114,27 +116,19 @@ class TestTree:
     async def test_a_unit_without_a_context_hangs_at_that_of_the_streams(self) -> None:
         context = new_context()
         metadata = ((METADATA_TRACEPARENT, context), (METADATA_TRACESTATE, "vendor=1"))
-        async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller(*metadata).ready()
-            await caller.unit(1)
-            spans = worker.spans
+        spans = await spans_of(ScriptedEngine(), "", of_calls=metadata)
         assert [parent(span) for span in spans] == [ids(context)] * 3
         assert {span.context.trace_state.get("vendor") for span in spans} == {"1"}
 
     @pytest.mark.parametrize("bad", ["nonsense", "00-" + "0" * 32 + "-" + "1" * 16 + "-01", "x" * 9000])
     async def test_a_malformed_context_counts_as_none(self, bad: str) -> None:
         context = new_context()
-        async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller((METADATA_TRACEPARENT, context)).ready()
-            await caller.unit(1, traceparent=bad)
-            assert [parent(span) for span in worker.spans] == [ids(context)] * 3
+        spans = await spans_of(ScriptedEngine(), bad, of_calls=[(METADATA_TRACEPARENT, context)])
+        assert [parent(span) for span in spans] == [ids(context)] * 3
 
     async def test_without_any_context_each_unit_is_a_trace_of_its_own(self) -> None:
-        async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller().ready()
-            for number in (1, 2):
-                await caller.unit(number)
-            first, second = worker.spans[:3], worker.spans[3:]
+        spans = await spans_of(ScriptedEngine(), "", "")
+        first, second = spans[:3], spans[3:]
         for unit in (first, second):
             root = unit[0]
             assert root.parent is None
@@ -146,10 +140,8 @@ class TestSampling:
     """Who decides whether there are spans at all."""
 
     async def test_an_unsampled_context_makes_none(self) -> None:
-        async with traced(ScriptedEngine()) as worker:
-            caller = await worker.caller((METADATA_TRACEPARENT, new_context())).ready()
-            await caller.unit(1, traceparent=new_context("00"))
-            assert worker.spans == []
+        metadata = [(METADATA_TRACEPARENT, new_context())]
+        assert await spans_of(ScriptedEngine(), new_context("00"), of_calls=metadata) == []
 
     async def test_a_sampled_context_is_honoured_whatever_the_workers_own_sampler_says(self) -> None:
         async with traced(ScriptedEngine(), {"OTEL_TRACES_SAMPLER": "always_off"}) as worker:
@@ -220,10 +212,7 @@ class TestFaults:
         ],
     )
     async def test_only_ours_is_an_error(self, play: Play, reason: Reason, status: StatusCode) -> None:
-        async with traced(ScriptedEngine(play)) as worker:
-            caller = await worker.caller().ready()
-            await caller.unit(1, traceparent=new_context())
-            prefill, generate, finalize = worker.spans
+        prefill, generate, finalize = await spans_of(ScriptedEngine(play), new_context())
         assert attribute(generate, semconv.ATTR_ERROR_TYPE) == reason
         assert generate.status.status_code is status
         assert generate.status.description is None
@@ -233,10 +222,10 @@ class TestFaults:
         async with traced(ScriptedEngine()) as worker:
             caller = await worker.caller().ready()
             await caller.unit(1, duplex(rate=1), traceparent=new_context())
-            errors = [attribute(span, semconv.ATTR_ERROR_TYPE) for span in worker.spans]
-            statuses = {span.status.status_code for span in worker.spans}
+            spans = worker.spans
+        errors = [attribute(span, semconv.ATTR_ERROR_TYPE) for span in spans]
         assert errors == [Reason.AUDIO_INVALID, Reason.AUDIO_INVALID, None]
-        assert statuses == {StatusCode.UNSET}
+        assert {span.status.status_code for span in spans} == {StatusCode.UNSET}
 
 
 async def in_step(worker: Traced, engine: ScriptedEngine, step: str) -> Caller:

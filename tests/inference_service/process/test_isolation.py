@@ -5,8 +5,8 @@ lost.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,6 @@ def worker() -> Iterator[str]:
         assert process.poll() is None
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-
-
-@asynccontextmanager
-async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    async with channel_to(address) as opened:
-        yield opened
 
 
 def question(text: str) -> pb.TurnInput:
@@ -104,7 +98,7 @@ _alone: dict[str, tuple[Said, Said]] = {}
 async def alone(address: str) -> tuple[Said, Said]:
     """What the neighbours say when nobody is beside them."""
     if address not in _alone:
-        async with channel(address) as to:
+        async with channel_to(address) as to:
             _alone[address] = await chat(to), await talk(to)
     return _alone[address]
 
@@ -114,7 +108,7 @@ async def alone(address: str) -> tuple[Said, Said]:
 async def test_a_fault_ends_its_session_and_costs_the_others_nothing(worker: str, fault: str) -> None:
     expected = await alone(worker)
     assert sum(samples for said in expected for _, _, samples in said) > 0
-    async with channel(worker) as to:
+    async with channel_to(worker) as to:
         said = asyncio.gather(chat(to), talk(to))
         endings = await asyncio.gather(attack(to, fault, 1), attack(to, fault, 2))
         assert tuple(await said) == expected
@@ -127,7 +121,7 @@ async def test_a_fault_ends_its_session_and_costs_the_others_nothing(worker: str
 @pytest.mark.long
 async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(worker: str) -> None:
     expected = await alone(worker)
-    async with channel(worker) as to:
+    async with channel_to(worker) as to:
         said = asyncio.gather(chat(to), talk(to))
         session = await Caller(to, "attack-longword-0-1").open()
         sampling = common.SamplingParams(max_new_tokens=600)
@@ -144,7 +138,7 @@ async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(wor
 @pytest.mark.sample("device")
 async def test_a_lost_device_and_an_engine_that_hangs_are_told_to_all_and_exit_with_3(fault: str) -> None:
     with faulty_worker("--step-s", "2") as (process, address):
-        async with channel(address) as to:
+        async with channel_to(address) as to:
             neighbour = await Caller(to).ready()
             watch = health_pb2_grpc.HealthStub(to).Watch(health_pb2.HealthCheckRequest())
             states: Any = health_pb2.HealthCheckResponse

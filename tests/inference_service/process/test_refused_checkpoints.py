@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +53,14 @@ def repeat(folder: Path) -> None:
 
 def configure(**fields: object) -> Change:
     return lambda folder: published.change_json(folder / "config.json", lambda raw: raw.update(fields))
+
+
+def refusal_of_worker(*arguments: str, run: Any = run_cli) -> str:
+    """The one sentence with which a worker exits with code 2."""
+    done = run("worker", "--listen", "127.0.0.1:0", *arguments)
+    assert (done.code, done.out) == (2, "")
+    (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
+    return str(sentence)
 
 
 def break_vocoder(folder: Path) -> None:
@@ -113,24 +122,23 @@ def test_unfit_checkpoint_is_refused_before_a_weight_is_read(
 def test_worker_with_an_unfit_checkpoint_exits_with_code_2_and_one_sentence(folder: Path, unfit: str) -> None:
     change, named = UNFIT[unfit]
     change(folder)
-    done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0")
-    assert done.code == 2
-    (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
+    sentence = refusal_of_worker("--model", str(folder))
     assert all(part in sentence for part in named)
 
 
 def test_worker_on_a_missing_device_exits_with_code_2_and_names_it(folder: Path) -> None:
-    done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0", "--device", "cuda:7")
-    assert done.code == 2
-    assert "Cannot use the device 'cuda:7'" in done.err
+    refusal = refusal_of_worker("--model", str(folder), "--device", "cuda:7")
+    assert "Cannot use the device 'cuda:7'" in refusal
 
 
-def test_memory_that_does_not_suffice_is_told_before_a_weight_is_read(
+def test_memory_that_just_suffices_is_enough_and_less_is_told_before_a_weight_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = table.footprint(folder, CPU, 512)
-    free = told.total(1) - 1
+    free = told.total(1)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: free)
+    table.load(folder, CPU, 512)(1)
+    free -= 1
     monkeypatch.setattr(checkpoint, "_tensors", lambda files: pytest.fail("weights were read"))
     with pytest.raises(ConfigurationError) as refused:
         table.load(folder, CPU, 512)
@@ -140,21 +148,14 @@ def test_memory_that_does_not_suffice_is_told_before_a_weight_is_read(
     assert all(part in text for part in told.weights)
 
 
-def test_memory_that_just_suffices_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = table.footprint(folder, CPU, 512)
-    monkeypatch.setattr(footprint, "free_bytes", lambda device: told.total(1))
-    table.load(folder, CPU, 512)(1)
-
-
-def test_memory_is_told_for_a_causal_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_damaged_weights_are_told_for_a_causal_model_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tiny_causal.save(tmp_path / "causal")
-    monkeypatch.setattr(footprint, "free_bytes", lambda device: 1000)
-    with pytest.raises(ConfigurationError, match=r"causal needs .* free on cpu"):
-        table.load(folder, CPU, 64)
-
-
-def test_damaged_weights_of_a_causal_model_are_named(tmp_path: Path) -> None:
-    folder = tiny_causal.save(tmp_path / "causal")
+    with monkeypatch.context() as poor:
+        poor.setattr(footprint, "free_bytes", lambda device: 1000)
+        with pytest.raises(ConfigurationError, match=r"causal needs .* free on cpu"):
+            table.load(folder, CPU, 64)
     (folder / "model.safetensors").write_bytes(b"no safetensors")
     with pytest.raises(CheckpointError, match=r"model\.safetensors is not a readable safetensors file"):
         table.load(folder, CPU, 64)
@@ -169,12 +170,9 @@ def test_damaged_vocoder_does_not_matter_without_speech(folder: Path) -> None:
 def test_worker_with_too_little_memory_for_its_slots_exits_with_code_2_and_says_what_fits(
     folder: Path,
 ) -> None:
-    done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0", "--slots", "10000000")
-    assert done.code == 2
-    (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
+    sentence = refusal_of_worker("--model", str(folder), "--slots", "10000000")
     assert sentence.startswith("10000000 slots need ")
     assert re.search(r" are free on cpu\. Pass --slots \d+ or less, or see antiphon check-config", sentence)
-    assert done.out == ""
 
 
 def test_worker_with_too_little_memory_for_its_weights_exits_with_code_2_before_it_loads_them(
@@ -182,7 +180,5 @@ def test_worker_with_too_little_memory_for_its_weights_exits_with_code_2_before_
 ) -> None:
     monkeypatch.setattr(footprint, "free_bytes", lambda device: 2**20)
     monkeypatch.setattr(checkpoint, "_tensors", lambda files: pytest.fail("weights were read"))
-    done = run_here("worker", "--model", str(folder), "--listen", "127.0.0.1:0")
-    assert done.code == 2
-    (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
+    sentence = refusal_of_worker("--model", str(folder), run=run_here)
     assert re.search(r" needs .* for its weights .*; 1\.0 MiB are free on cpu\. Pass a smaller", sentence)

@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +72,6 @@ async def serial_at(address: str, files: Files) -> int:
     return int(writer.get_extra_info("peercert")["serialNumber"], 16)
 
 
-@asynccontextmanager
-async def secure_channel(
-    address: str, credentials: grpc.ChannelCredentials
-) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.secure_channel(address, credentials) as channel:
-        yield channel
-
-
 async def test_a_session_of_the_sdk_over_tls(files: Files) -> None:
     async with running_worker(ScriptedEngine(), **files.options) as worker:
         credentials = files.credentials()
@@ -111,7 +101,7 @@ async def test_with_an_authority_of_callers_only_they_come_in(files: Files, tmp_
 
 async def test_a_certificate_read_again_is_shown_from_then_on_and_sessions_stay(files: Files) -> None:
     async with running_worker(ScriptedEngine(), **files.options) as worker:
-        async with secure_channel(worker.address, files.credentials()) as channel:
+        async with grpc.aio.secure_channel(worker.address, files.credentials()) as channel:
             caller = await Caller(channel).ready()
             before = files.serial
             files.issue()

@@ -83,6 +83,13 @@ class Shared:
     def session(self, token: str | None) -> Any:
         return Session.open(self.worker.address, CONFIG, lease=token)
 
+    async def refusal(self, token: str | None) -> str:
+        """The reason for which a session is refused."""
+        with pytest.raises((AuthError, QueueFull)) as refused:
+            async with self.session(token):
+                pass
+        return str(refused.value.reason)
+
 
 @asynccontextmanager
 async def shared(
@@ -96,6 +103,14 @@ async def shared(
         it = Shared(worker, pool, key)
         await until(lambda: it.told)
         yield it
+
+
+async def finalized(session: Any) -> None:
+    """Waits until a silent unit is over."""
+    await session.send_unit(SILENCE)
+    async for output in session:
+        if isinstance(output, Finalized):
+            break
 
 
 async def test_a_worker_says_what_it_has_and_leaves_with_a_word(redis_server: RedisServer) -> None:
@@ -154,10 +169,7 @@ async def test_a_lease_is_one_session_and_its_slot_free_after_it(
         engine.session.finish_cleanup()
         await until(lambda: it.leases and it.leases[slot][1] == "granted")
         assert it.leases[slot][0] > epoch
-        with pytest.raises(AuthError) as refused:
-            async with it.session(token):
-                pass
-        assert refused.value.reason == Reason.STALE_LEASE
+        assert await it.refusal(token) == Reason.STALE_LEASE
 
 
 async def test_two_sessions_never_share_a_slot(redis_server: RedisServer) -> None:
@@ -167,36 +179,22 @@ async def test_two_sessions_never_share_a_slot(redis_server: RedisServer) -> Non
         assert it.told is not None
         worker_id = it.told["id"]
         async with it.session(token) as session:
-            with pytest.raises(QueueFull) as refused:
-                async with it.session(it.token(worker_id, slot, epoch + 5)):
-                    pass
-            assert refused.value.reason == Reason.NO_FREE_SLOT
-            with pytest.raises(AuthError) as stale:
-                async with it.session(it.token(worker_id, slot, epoch + 4)):
-                    pass
-            assert stale.value.reason == Reason.STALE_LEASE
-            await session.send_unit(SILENCE)
-            async for output in session:
-                if isinstance(output, Finalized):
-                    break
+            assert await it.refusal(it.token(worker_id, slot, epoch + 5)) == Reason.NO_FREE_SLOT
+            assert await it.refusal(it.token(worker_id, slot, epoch + 4)) == Reason.STALE_LEASE
+            await finalized(session)
 
 
 async def test_nobody_comes_without_a_lease_but_into_slots_that_are_not_offered(
     redis_server: RedisServer,
 ) -> None:
     async with shared(redis_server) as it:
-        with pytest.raises(AuthError) as refused:
-            async with it.session(None):
-                pass
-        assert refused.value.reason == Reason.LEASE_MISSING
+        assert await it.refusal(None) == Reason.LEASE_MISSING
     async with shared(redis_server, unleased_slots=1) as it:
         assert it.told is not None
         assert (it.told["slots"], (await get_info(it.worker.address)).slots) == (1, 1)
         async with it.session(None):
             await it.until(free=1)
-            with pytest.raises(QueueFull):
-                async with it.session(None):
-                    pass
+            assert await it.refusal(None) == Reason.NO_FREE_SLOT
             _, _, token = await it.grant("t1")
             async with it.session(token):
                 assert it.pool.enqueue("t2")[0] == "queued"
@@ -210,10 +208,7 @@ async def test_a_lease_that_is_given_back_is_stale_and_its_slot_free_at_once(
         slot, epoch, token = await it.grant("t1")
         assert it.pool.lease_return(it.told["id"], slot, epoch) == 1
         await until(lambda: it.leases == {})
-        with pytest.raises(AuthError) as refused:
-            async with it.session(token):
-                pass
-        assert refused.value.reason == Reason.STALE_LEASE
+        assert await it.refusal(token) == Reason.STALE_LEASE
         _, later, _ = await it.grant("t2")
         assert later > epoch
 
@@ -243,10 +238,7 @@ async def test_nothing_is_granted_to_a_worker_that_drains(redis_server: RedisSer
             assert it.pool.enqueue("t2")[0] == "queued"
             # Health and refusals come after it: nobody is sent here any more.
             await until(lambda: it.worker.worker._servicer.state.name == "DRAINING")
-            await session.send_unit(SILENCE)
-            async for output in session:
-                if isinstance(output, Finalized):
-                    break
+            await finalized(session)
             assert it.told is not None
         await asyncio.wait({it.worker.run}, timeout=PATIENCE_S)
         assert it.told is None
@@ -258,10 +250,7 @@ async def test_a_worker_that_is_short_of_time_is_offered_nobody(redis_server: Re
         it.worker.worker.admission.has_time = lambda: has_time  # type: ignore[method-assign]
         _, _, token = await it.grant("t1")
         has_time = False
-        with pytest.raises(QueueFull) as refused:
-            async with it.session(token):
-                pass
-        assert refused.value.reason == Reason.NO_FREE_SLOT
+        assert await it.refusal(token) == Reason.NO_FREE_SLOT
         await it.until(accepting=False)
         assert it.pool.enqueue("t2")[0] == "queued"
         has_time = True

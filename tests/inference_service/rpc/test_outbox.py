@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.interface.engine import Done, End, Piece
@@ -145,3 +146,13 @@ def test_an_announcement_joins_nothing() -> None:
 
 def test_nothing_joins_a_unit_that_is_done() -> None:
     assert not absorb(ended(1), ended(1))
+
+
+@pytest.mark.parametrize(
+    ("samples", "sent"),
+    [([0.5, -1.0], [0.5, -1.0]), ([np.nan, np.inf, -np.inf, 2.0], [0.0, 1.0, -1.0, 1.0])],
+    ids=["within bounds", "beyond them"],
+)
+def test_output_audio_is_finite_and_bounded(samples: list[float], sent: list[float]) -> None:
+    message = piece(Piece(1, audio=np.array(samples, np.float32)), 24_000)
+    assert np.frombuffer(message.audio.data, "<f4").tolist() == sent

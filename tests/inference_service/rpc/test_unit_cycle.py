@@ -9,8 +9,8 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
-from tests.inference_service.support.caller import duplex
-from tests.support.scripted_engine import TALK, ScriptedEngine, speak
+from tests.inference_service.support.caller import duplex, until
+from tests.support.scripted_engine import TALK, ScriptedEngine, hang, speak
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -110,3 +110,25 @@ async def test_a_lease_and_any_trace_context_are_accepted(served: Served, trace:
         await caller.finalize(1)
         await caller.answers(1)
         assert (await caller.leave()).code is grpc.StatusCode.OK
+
+
+async def test_the_running_unit_stops_and_says_cancelled(session_of: SessionOf) -> None:
+    engine = ScriptedEngine(speak("Once upon", hold="generate"))
+    async with session_of(engine) as caller:
+        await caller.send_unit(1)
+        assert (await caller.read(Stream.GENERATE)).text.text == "Once upon"
+        await caller.cancel(1)
+        answers = await caller.answers(1)
+    assert answers.done.end == pb.UNIT_END_CANCELLED
+
+
+async def test_a_cancel_overtakes_a_unit_that_waits_behind_a_slow_one(session_of: SessionOf) -> None:
+    engine = ScriptedEngine(hang("prefill"), speak("Hello"))
+    async with session_of(engine) as caller:
+        await caller.send_unit(1)
+        await caller.send_unit(2)
+        await caller.cancel(2)
+        await until(lambda: ("cancel", 2) in engine.session.calls)
+        engine.session.release("prefill", 1)
+        ends = [(await caller.answers(unit)).done.end for unit in (1, 2)]
+    assert ends == [pb.UNIT_END_CANCELLED] * 2

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 import struct
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
@@ -15,9 +14,6 @@ from antiphon.contract import METADATA_SESSION_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import duplex, soon, until
-
-LOOPBACK = "127.0.0.1"
-"""Another address of it, such as 127.0.0.2, is another caller's."""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -63,7 +59,7 @@ def framed(message: Message | bytes = b"", *, is_compressed: bool = False) -> by
 
 
 class RawCaller:
-    """One connection. What the worker says is read as it comes, but for what follows on `stop_reading`."""
+    """One connection. What the worker says is read as it comes."""
 
     def __init__(self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.address = address
@@ -79,7 +75,6 @@ class RawCaller:
         """The code of the worker's GOAWAY."""
         self.is_over = False
         """The worker has hung up."""
-        self.answers_pings = True
         self.encoder = Encoder()
         self._decoder = Decoder()
         self._reader = reader
@@ -152,18 +147,9 @@ class RawCaller:
         self.say(frame(PING, 0, 0, bytes(8)))
         await until(lambda: self.count(PING, ACK) > before or self.is_over)
 
-    async def over(self) -> int | None:
-        """Waits until the worker has hung up, and returns the code that it gave."""
-        await until(lambda: self.is_over)
-        return self.farewell
-
     def count(self, kind: int, flags: int = 0) -> int:
         """Frames of a kind, those that have all of `flags`."""
         return sum(each[0] == kind and each[1] & flags == flags for each in self.frames)
-
-    def stop_reading(self) -> None:
-        """What the worker says from now on stays in the network."""
-        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     async def listen(self) -> None:
         """Until the worker hangs up."""
@@ -172,7 +158,7 @@ class RawCaller:
                 head = await self._reader.readexactly(9)
                 body = await self._reader.readexactly(int.from_bytes(head[:3]))
                 self._hear(head[3], head[4], int.from_bytes(head[5:]), body)
-        except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+        except (asyncio.IncompleteReadError, ConnectionError):
             self.is_over = True
 
     def _hear(self, kind: int, flags: int, number: int, body: bytes) -> None:
@@ -189,27 +175,22 @@ class RawCaller:
                 self.farewell = int.from_bytes(body[4:8])
             case 0x4 if not flags & ACK:
                 self.say(frame(SETTINGS, ACK, 0))
-            case 0x6 if not flags & ACK and self.answers_pings:
+            case 0x6 if not flags & ACK:
                 self.say(frame(PING, ACK, 0, body))
         if kind in (HEADERS, DATA) and flags & END_STREAM:
             self.ended.add(number)
 
 
 @asynccontextmanager
-async def dialled(
-    address: str, tls: ssl.SSLContext | None = None, *, source: str = LOOPBACK
-) -> AsyncIterator[RawCaller]:
-    """A connection from `source` on which nothing was said yet; cut at the end of the block."""
+async def dialled(address: str) -> AsyncIterator[RawCaller]:
+    """A connection on which nothing was said yet; cut at the end of the block."""
     host, _, port = address.rpartition(":")
     with socket.socket() as plain:
-        plain.bind((source, 0))
         plain.setblocking(False)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**15)  # the network keeps little
         await soon(asyncio.get_running_loop().sock_connect(plain, (host, int(port))))
         sock = plain.dup()
-    reader, writer = await soon(
-        asyncio.open_connection(sock=sock, limit=2**24, ssl=tls, server_hostname=host if tls else None)
-    )
+    reader, writer = await soon(asyncio.open_connection(sock=sock, limit=2**24))
     raw = RawCaller(address, reader, writer)
     listening = asyncio.create_task(raw.listen())
     try:
@@ -221,9 +202,9 @@ async def dialled(
 
 
 @asynccontextmanager
-async def greeted(address: str, source: str = LOOPBACK, **values: int) -> AsyncIterator[RawCaller]:
+async def greeted(address: str, **values: int) -> AsyncIterator[RawCaller]:
     """A connection that has begun as it should, with settings of its own."""
-    async with dialled(address, source=source) as raw:
+    async with dialled(address) as raw:
         raw.greet(**values)
         await raw.reached()
         yield raw

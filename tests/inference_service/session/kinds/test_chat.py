@@ -16,16 +16,16 @@ def texts(said: Said) -> list[str]:
     return [event.text for event in said.events if isinstance(event, Piece)]
 
 
-def test_session_is_ready_without_a_prompt() -> None:
-    assert Exchange().opening == [Ready(0)]
-
-
-def test_every_turn_begins_on_an_empty_context() -> None:
+def test_every_turn_begins_on_an_empty_context_and_the_tokens_of_the_session_add_up() -> None:
     chat = Exchange()
-    first = chat.answer("Hi there").one(Prefilled)
-    second = chat.answer("Hi there").one(Prefilled)
-    assert first.context_tokens == second.context_tokens == first.usage.input_text_tokens
-    assert second.usage.cached_tokens == 0
+    assert chat.opening == [Ready(0)]
+    first, second = chat.answer("Hi there"), chat.answer("Hi there you")
+    one, two = first.one(Prefilled), second.one(Prefilled)
+    assert one.context_tokens == two.context_tokens == one.usage.input_text_tokens
+    assert two.usage.cached_tokens == 0
+    before, after = first.closed.session_usage, second.closed.session_usage
+    assert after.input_text_tokens == 2 * before.input_text_tokens
+    assert after.output_text_tokens > 2 * before.output_text_tokens
 
 
 def test_long_prompt_is_heard_in_portions_and_answered_once() -> None:
@@ -35,26 +35,13 @@ def test_long_prompt_is_heard_in_portions_and_answered_once() -> None:
     assert said.one(Prefilled).context_tokens == said.one(Prefilled).usage.input_text_tokens > 1024
 
 
-def test_tokens_of_the_session_add_up() -> None:
+@pytest.mark.parametrize("text", ["Hi", ""])
+def test_end_token_ends_the_turn_and_is_counted_but_not_shown(text: str) -> None:
     chat = Exchange()
-    first, second = chat.answer("Hi").closed, chat.answer("Hello there").closed
-    assert second.session_usage.input_text_tokens == 2 * first.session_usage.input_text_tokens
-    assert second.session_usage.output_text_tokens > 2 * first.session_usage.output_text_tokens
-
-
-def test_end_token_ends_the_turn_and_is_counted_but_not_shown() -> None:
-    chat = Exchange()
-    said = chat.answer("Hi")
+    said = chat.answer(text)
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.EOS)
-    assert said.text == "Hi"
-    assert list(said.token_ids) == chat.encode("Hi")
+    assert (said.text, list(said.token_ids)) == (text, chat.encode(text))
     assert said.done.usage.output_text_tokens == len(said.token_ids) + 1
-
-
-def test_empty_answer_is_an_answer() -> None:
-    said = Exchange().answer("")
-    assert (said.done.end, said.done.finish, said.text) == (End.TURN, Finish.EOS, "")
-    assert said.done.usage.output_text_tokens == 1
 
 
 def test_most_tokens_end_the_turn() -> None:
@@ -91,12 +78,17 @@ def test_ignored_end_token_leaves_no_trace() -> None:
     assert chat.turn.stage is Stage.DECODE
 
 
-def test_stop_string_over_the_border_of_tokens_is_never_shown() -> None:
+@pytest.mark.parametrize(
+    ("text", "stop", "shown"),
+    [("I am so. not", "so. n", "I am "), ("one. two", "two", "one. "), ("Hi there", "there", "Hi ")],
+    ids=["over the border of tokens", "at the very end", "one token"],
+)
+def test_stop_string_and_its_ids_are_never_shown(text: str, stop: str, shown: str) -> None:
     chat = Exchange()
-    tokens = chat.encode("I am so. not")
-    assert len(tokens) > 6
-    said = chat.answer("I am so. not", overrides=UnitOverrides(stop=("so. n",)))
-    assert said.text == "I am "
+    said = chat.answer(text, overrides=UnitOverrides(stop=(stop,)))
+    assert said.text == shown
+    assert chat.template.decode(said.token_ids) == shown.rstrip()
+    assert list(said.token_ids) == chat.encode(text)[: len(said.token_ids)]
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.STOP)
 
 
@@ -108,37 +100,20 @@ def test_text_waits_only_while_a_stop_string_may_be_beginning() -> None:
     assert said.done.finish is Finish.EOS
 
 
-def test_stop_string_at_the_very_end_counts() -> None:
-    said = Exchange().answer("one. two", overrides=UnitOverrides(stop=("two",)))
-    assert said.text.rstrip() == "one."
-    assert said.done.finish is Finish.STOP
-
-
-def test_ids_of_a_stop_string_are_not_shown() -> None:
-    chat = Exchange()
-    said = chat.answer("Hi there", overrides=UnitOverrides(stop=("there",)))
-    assert said.text == "Hi "
-    assert list(said.token_ids) == chat.encode("Hi")
-
-
 def test_overrides_hold_for_their_turn_only() -> None:
     chat = Exchange(sampling=Sampling(temperature=0.0, stop=("there",)))
     assert chat.answer("Hi there", overrides=UnitOverrides(stop=("z",))).text == "Hi there"
     assert chat.answer("Hi there").text.rstrip() == "Hi"
 
 
-def test_characters_are_never_cut() -> None:
-    chat = Exchange()
-    assert len(chat.encode("🙂")) > 2
+def test_characters_are_never_cut_and_one_that_the_end_cuts_is_left_out() -> None:
+    chat, ids = Exchange(), Exchange().encode("so 🙂 good")
     said = chat.answer("so 🙂 good")
     assert said.text == "so 🙂 good"
     assert not any("\ufffd" in text for text in texts(said))
-    assert list(said.token_ids) == chat.encode("so 🙂 good")
-
-
-def test_character_that_the_end_cuts_is_left_out() -> None:
-    chat = Exchange()
+    assert list(said.token_ids) == ids
     whole = len(chat.encode("so 🙂"))
+    assert whole > len(chat.encode("so")) + 2
     said = chat.answer("so 🙂", overrides=UnitOverrides(max_new_tokens=whole - 1))
     assert said.text in ("so", "so ")
     assert said.done.finish is Finish.LENGTH
@@ -276,26 +251,16 @@ def spoken(chat: Exchange, text: str, *, end: int = END) -> list[tuple[list[int]
     return groups
 
 
-def test_spoken_answer_is_said_in_the_groups_of_words_of_training() -> None:
-    chat = Exchange()
-    groups = spoken(chat, " one two three four five six seven eight")
+def test_spoken_answer_is_said_in_groups_of_words_each_with_its_own_hidden_states() -> None:
+    chat, text = Exchange(), " one two three four five six seven eight"
+    groups = spoken(chat, text)
     # At most four words and sixteen characters each.
     said = [chat.template.decode(ids) for ids, _, _ in groups]
     assert said == [" one two three", " four five six", " seven eight"]
-
-
-def test_each_word_goes_with_its_own_hidden_states_and_the_last_with_the_end_of_the_turn() -> None:
-    chat = Exchange()
-    groups = spoken(chat, " one two three four five six")
     rows = [row for _, hidden, _ in groups for row in hidden]
     assert rows == [float(i) for i in range(len(rows))]
-    ids = [token for group, _, _ in groups for token in group]
-    assert ids == [*chat.encode(" one two three four five six"), TURN_END]
-
-
-def test_only_first_and_last_group_may_be_short() -> None:
-    groups = spoken(Exchange(), " one two three four five six seven eight nine ten")
-    assert [short for _, _, short in groups] == [True, *[False] * (len(groups) - 2), True]
+    assert [token for ids, _, _ in groups for token in ids] == [*chat.encode(text), TURN_END]
+    assert [may_be_short for _, _, may_be_short in groups] == [True, False, True]
 
 
 def test_sound_follows_its_text_and_the_turn_ends_after_it() -> None:
@@ -339,19 +304,12 @@ def test_answer_without_words_is_not_said() -> None:
     assert chat.said.done.end is End.TURN
 
 
-def test_silent_turn_after_a_spoken_one_is_silent() -> None:
-    chat = Exchange()
-    spoken(chat, " one two")
-    chat.finalize()
-    said = chat.answer("one two")
-    assert said.samples == 0
-    assert said.done.usage.output_audio_tokens == 0
-
-
-def test_voice_of_each_turn_is_clean() -> None:
+def test_turn_after_a_spoken_one_is_silent_or_begins_on_a_clean_voice() -> None:
     chat = Exchange()
     first = spoken(chat, " one two")
     chat.finalize()
+    said = chat.answer("one two")
+    assert (said.samples, said.done.usage.output_audio_tokens) == (0, 0)
     assert chat.turn.groups.speech.length == 0
     assert spoken(chat, " one two") == first
 

@@ -20,11 +20,8 @@ def test_pieces_are_the_text(text: str) -> None:
     assert "".join(pieces(text.encode())) == text
 
 
-def test_character_comes_when_it_is_whole() -> None:
+def test_character_comes_when_it_is_whole_and_cut_at_the_end() -> None:
     assert pieces("aé🙂".encode()) == ["a", "", "é", "", "", "", "🙂", ""]
-
-
-def test_cut_character_comes_at_the_end() -> None:
     assert pieces("a🙂".encode()[:3]) == ["a", "", "", "�"]
 
 

@@ -21,9 +21,11 @@ def talk() -> Talk:
     return Talk()
 
 
-def test_prompt_read_makes_the_session_ready() -> None:
-    talk = Talk()
-    assert talk.opening == [Ready(PROMPT)]
+def test_session_is_ready_when_it_has_read_its_prompt_and_fails_if_it_cannot() -> None:
+    assert Talk().opening == [Ready(PROMPT)]
+    assert Talk(poisoned=True).opening == [
+        SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt.")
+    ]
 
 
 def test_listen_ends_a_unit_with_nothing_said(talk: Talk) -> None:
@@ -74,14 +76,13 @@ def test_terminator_is_not_fed_but_carried_into_the_next_unit(talk: Talk, name: 
     assert talk.fed[-3 - UNIT_TOKENS : -UNIT_TOKENS] == [terminator, talk.special.unit_end, talk.special.unit]
 
 
-def test_listen_inside_a_turn_becomes_tts_bos(talk: Talk) -> None:
+def test_listen_inside_a_turn_becomes_tts_bos() -> None:
+    talk = Talk()
     talk.unit(talk.special.speak, *talk.encode(" I"), talk.special.chunk_eos)
     said = talk.unit(talk.special.listen, *talk.encode(" am"), talk.special.chunk_eos)
     assert said.text == " am"
     assert talk.fed[-3:] == [talk.special.tts_bos, *talk.encode(" am")]
-
-
-def test_listen_right_after_speak_is_inside_the_turn(talk: Talk) -> None:
+    talk = Talk()
     talk.unit(talk.special.speak, talk.special.listen, talk.special.chunk_eos)
     assert talk.fed[-2:] == [talk.special.speak, talk.special.tts_bos]
 
@@ -93,17 +94,12 @@ def test_first_token_of_a_unit_is_never_text(talk: Talk) -> None:
     assert talk.fed[-2:] == [*first, *second]
 
 
-def test_unit_without_words_goes_on_speaking_inside_a_turn(talk: Talk) -> None:
+def test_unit_without_words_listens_outside_a_turn_and_goes_on_speaking_inside(talk: Talk) -> None:
+    assert talk.unit(talk.special.chunk_eos).done.end is End.LISTEN
+    assert not talk.conversation.turn_open
     talk.unit(talk.special.speak, *talk.encode(" I am here"), talk.special.chunk_eos)
     said = talk.unit(talk.special.chunk_eos)
-    assert said.done.end is End.CHUNK
-    assert (said.text, said.samples) == ("", 24_000)
-
-
-def test_unit_without_a_word_outside_a_turn_listens(talk: Talk) -> None:
-    said = talk.unit(talk.special.chunk_eos)
-    assert said.done.end is End.LISTEN
-    assert not talk.conversation.turn_open
+    assert (said.done.end, said.text, said.samples) == (End.CHUNK, "", 24_000)
 
 
 def test_token_that_would_reach_28_characters_is_not_said(talk: Talk) -> None:
@@ -119,18 +115,12 @@ def test_token_that_would_reach_28_characters_is_not_said(talk: Talk) -> None:
     assert talk.conversation.running.terminator == talk.special.chunk_eos
 
 
-def test_last_of_the_allowed_steps_belongs_to_the_terminator(talk: Talk) -> None:
-    letter = talk.encode("a")
-    said = talk.unit(talk.special.speak, *letter * 18)
-    assert said.text == "a" * 18
-    assert said.done.finish is Finish.LENGTH
+def test_last_of_the_allowed_steps_belongs_to_the_terminator_or_ends_the_turn(talk: Talk) -> None:
+    said = talk.unit(talk.special.speak, *talk.encode("a") * 18)
+    assert (said.text, said.done.finish) == ("a" * 18, Finish.LENGTH)
     assert talk.conversation.context.pending == [talk.special.chunk_eos, talk.special.unit_end]
-
-
-def test_turn_may_end_at_the_last_step(talk: Talk) -> None:
-    said = talk.unit(talk.special.speak, *talk.encode("a") * 17, talk.special.turn_eos)
-    assert said.done.end is End.TURN
-    assert said.done.finish is Finish.LENGTH
+    said = talk.unit(talk.special.tts_bos, *talk.encode("a") * 17, talk.special.turn_eos)
+    assert (said.done.end, said.done.finish) == (End.TURN, Finish.LENGTH)
 
 
 def test_overrides_hold_for_one_unit(talk: Talk) -> None:
@@ -158,11 +148,10 @@ def test_no_override_outgrows_the_slot() -> None:
     assert min(frees) >= 0
 
 
-def test_forced_listen_runs_no_decision(talk: Talk) -> None:
-    talk.hear()
-    said = talk.generate(force_listen=True)
-    assert said.done.end is End.LISTEN
-    assert said.done.usage.output_text_tokens == 0
+def test_forced_listen_runs_no_decision_and_outside_a_turn_ends_none(talk: Talk) -> None:
+    said = talk.unit(force_listen=True)
+    assert (said.done.end, said.done.usage.output_text_tokens) == (End.LISTEN, 0)
+    assert talk.conversation.context.pending == [talk.special.listen, talk.special.unit_end]
 
 
 def test_forced_listen_closes_the_turn_without_a_forward(talk: Talk) -> None:
@@ -174,11 +163,6 @@ def test_forced_listen_closes_the_turn_without_a_forward(talk: Talk) -> None:
     assert talk.fed[-1] == -1
     turn_end = [talk.special.turn_eos, talk.special.listen, talk.special.unit_end]
     assert talk.conversation.context.pending == turn_end
-
-
-def test_forced_listen_outside_a_turn_ends_none(talk: Talk) -> None:
-    talk.unit(force_listen=True)
-    assert talk.conversation.context.pending == [talk.special.listen, talk.special.unit_end]
 
 
 def test_first_units_heard_are_forced_to_listen() -> None:
@@ -259,14 +243,10 @@ def assert_heard_but_not_spoken(talk: Talk) -> None:
     assert talk.conversation.context.pending == [talk.special.chunk_eos, talk.special.unit_end]
 
 
-def test_cancel_before_the_unit_comes(talk: Talk) -> None:
-    talk.conversation.queue.cancel(1)
-    talk.hear()
-    talk.generate()
-    assert_heard_but_not_spoken(talk)
-
-
-def test_cancel_between_hearing_and_generating(talk: Talk) -> None:
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_cancel_before_the_unit_is_generated(talk: Talk, comes_first: bool) -> None:
+    if comes_first:
+        talk.conversation.queue.cancel(1)
     talk.hear()
     talk.conversation.queue.cancel(1)
     talk.generate()
@@ -296,13 +276,18 @@ def test_cancel_at_the_last_step_comes_before_the_text(talk: Talk) -> None:
     assert_heard_but_not_spoken(talk)
 
 
-def test_cancel_while_speaking(talk: Talk) -> None:
+@pytest.mark.parametrize("end", [(), ("turn_eos",)])
+def test_cancel_while_speaking_leaves_the_turn_open_unless_it_had_ended(
+    talk: Talk, end: tuple[str, ...]
+) -> None:
     talk.hear()
     talk.generate()
-    talk.decide(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
+    ends = [getattr(talk.special, name) for name in (*end, "chunk_eos")]
+    talk.decide(talk.special.speak, *talk.encode(" I am"), *ends)
     talk.conversation.queue.cancel(1)
     talk.speak()
     assert_heard_but_not_spoken(talk)
+    assert talk.conversation.turn_open is not bool(end)
 
 
 def test_cancel_after_the_last_word_changes_nothing(talk: Talk) -> None:
@@ -333,16 +318,6 @@ def test_cancelled_turn_stays_open_until_a_forced_listen(talk: Talk, stage: str)
     talk.unit(force_listen=True)
     assert not talk.conversation.turn_open
     assert talk.conversation.context.pending[0] == talk.special.turn_eos
-
-
-def test_turn_that_ended_before_the_cancel_is_over(talk: Talk) -> None:
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.chunk_eos)
-    talk.conversation.queue.cancel(1)
-    talk.speak()
-    assert_heard_but_not_spoken(talk)
-    assert not talk.conversation.turn_open
 
 
 def test_words_after_a_cancel_begin_on_a_clean_voice(talk: Talk) -> None:
@@ -448,11 +423,6 @@ def test_unit_poisoned_while_spoken_fails_and_the_text_stays_in_the_context(talk
     assert_goes_on(talk)
 
 
-def test_prompt_that_cannot_be_read_fails_the_session() -> None:
-    talk = Talk(poisoned=True)
-    assert talk.opening == [SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt.")]
-
-
 def test_usage_of_a_unit_and_of_the_session(talk: Talk) -> None:
     listened = talk.unit(talk.special.listen)
     assert listened.one(Prefilled).usage == UnitUsage(
@@ -475,9 +445,8 @@ def test_usage_of_a_unit_and_of_the_session(talk: Talk) -> None:
 
 
 def test_context_tokens_grow_with_the_unit(talk: Talk) -> None:
-    words = talk.encode(" I am")
+    words, heard = talk.encode(" I am"), PROMPT + 1 + UNIT_TOKENS
     said = talk.unit(talk.special.speak, *words, talk.special.chunk_eos)
-    heard = PROMPT + 1 + UNIT_TOKENS
     assert said.one(Prefilled).context_tokens == heard
     assert said.done.context_tokens == heard + 1 + len(words)
     assert said.closed.context_tokens == heard + 1 + len(words) + 2
@@ -511,13 +480,7 @@ def test_window_keeps_the_context_from_being_full_and_tells_what_it_dropped() ->
     assert {unit.done.end for unit in said} == {End.LISTEN}
     assert max(unit.closed.context_tokens for unit in said) <= PROMPT + 60
     assert sum(unit.closed.dropped_units for unit in said) == 30 - len(talk.conversation.context.units)
-
-
-def test_dropping_units_changes_no_units_count_of_input() -> None:
-    window = Window(WindowMode.BASIC, high_tokens=PROMPT + 60, low_tokens=PROMPT + 30)
-    sliding = Talk(window=window)
-    counts = [sliding.unit(sliding.special.listen).done.usage.input_text_tokens for _ in range(12)]
-    assert counts == [1] + [3] * 11
+    assert [unit.done.usage.input_text_tokens for unit in said] == [1] + [3] * 29
 
 
 def test_seed_of_a_unit_decides_its_draws_whatever_came_before() -> None:

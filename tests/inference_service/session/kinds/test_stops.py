@@ -13,37 +13,23 @@ def passed(stops: list[str], pieces: list[str]) -> tuple[list[str], bool]:
     return [*map(strings.push, pieces), strings.flush()], strings.found
 
 
-def test_without_stop_strings_everything_passes_at_once() -> None:
-    assert passed([], ["a", "", "b c"]) == (["a", "", "b c", ""], False)
+CASES: dict[str, tuple[list[str], list[str], list[str], bool]] = {
+    "no stop strings": ([], ["a", "", "b c"], ["a", "", "b c", ""], False),
+    "inside one piece": (["END"], ["so END it"], ["so ", ""], True),
+    "over a border": (["END"], ["so E", "ND it"], ["so ", "", ""], True),
+    "over a later border": (["END"], ["so EN", "D it"], ["so ", "", ""], True),
+    "a beginning of nothing": (["END"], ["so EN", "TER"], ["so ", "ENTER", ""], False),
+    "a beginning at the end": (["END"], ["so E", "N"], ["so ", "", "EN"], False),
+    "a repeated beginning": (["aab"], ["aa", "ab"], ["", "a", ""], True),
+    "the earliest of several": (["later", "now"], ["not now, later"], ["not ", ""], True),
+    "pieces behind it": (["."], ["a.", "b", "c"], ["a", "", "", ""], True),
+}
 
 
-def test_stop_string_inside_one_piece_cuts_it() -> None:
-    assert passed(["END"], ["so END it"]) == (["so ", ""], True)
-
-
-@pytest.mark.parametrize("cut", [1, 2])
-def test_stop_string_over_a_border_is_never_seen(cut: int) -> None:
-    assert passed(["END"], ["so " + "END"[:cut], "END"[cut:] + " it"]) == (["so ", "", ""], True)
-
-
-def test_beginning_that_comes_to_nothing_is_let_go() -> None:
-    assert passed(["END"], ["so EN", "TER"]) == (["so ", "ENTER", ""], False)
-
-
-def test_beginning_at_the_end_of_the_answer_is_let_go() -> None:
-    assert passed(["END"], ["so E", "N"]) == (["so ", "", "EN"], False)
-
-
-def test_repeated_beginning_is_not_let_go_too_far() -> None:
-    assert passed(["aab"], ["aa", "ab"]) == (["", "a", ""], True)
-
-
-def test_earliest_of_several_counts() -> None:
-    assert passed(["later", "now"], ["not now, later"]) == (["not ", ""], True)
-
-
-def test_nothing_passes_after_a_stop_string() -> None:
-    assert passed(["."], ["a.", "b", "c"]) == (["a", "", "", ""], True)
+@pytest.mark.parametrize("case", CASES)
+def test_text_passes_up_to_the_first_stop_string(case: str) -> None:
+    stops, pieces, told, found = CASES[case]
+    assert passed(stops, pieces) == (told, found)
 
 
 def test_any_split_gives_the_text_up_to_the_first_stop_string() -> None:

@@ -132,10 +132,8 @@ def test_grid_and_embeddings_have_the_configured_sizes() -> None:
 
 
 def test_a_model_sees_if_its_checkpoint_has_a_vision_encoder() -> None:
-    assert [model_info(parse_config(tiny.raw_config(sees=sees))).sees for sees in (True, False)] == [
-        True,
-        False,
-    ]
+    for sees in (True, False):
+        assert model_info(parse_config(tiny.raw_config(sees=sees))).sees is sees
 
 
 class Rig:
@@ -185,17 +183,6 @@ def test_what_is_seen_changes_what_is_said(rig: Rig) -> None:
         said.append(speech_of(client.until(Finalized, 3)))
         client.session.close()
     assert said[0] != said[1] != said[2] != said[0]
-
-
-def test_usage_and_slices_of_a_unit_with_pictures(rig: Rig) -> None:
-    client = rig.open()
-    send(client, 1, jpeg("red"), jpeg("blue"))
-    events = client.until(Finalized, 1)
-    (prefilled,) = [event for event in events if isinstance(event, Prefilled)]
-    (finalized,) = [event for event in events if isinstance(event, Finalized)]
-    assert prefilled.vision_slices == 2
-    assert prefilled.usage.input_vision_tokens == 2 * tiny.PICTURE_TOKENS
-    assert finalized.session_usage.input_vision_tokens == 2 * tiny.PICTURE_TOKENS
 
 
 @pytest.mark.parametrize("bad", [b"", b"no picture", jpeg()[:400]])

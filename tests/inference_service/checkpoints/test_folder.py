@@ -88,9 +88,7 @@ def test_checkpoint_is_found_by_name_or_path(folder: Path) -> None:
         find("nobody")
 
 
-def test_compiled_code_in_the_package_is_no_shipped_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_code_in_the_package_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "__pycache__").mkdir()
     monkeypatch.setattr(location, "SHIPPED", tmp_path)
     with pytest.raises(CheckpointError, match=r"a shipped name \(none\)"):

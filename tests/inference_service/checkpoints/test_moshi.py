@@ -173,9 +173,7 @@ def test_index_that_leaves_its_folder_is_refused(tmp_path: Path, named: object) 
     assert str(index) in str(refused.value)
 
 
-def test_saved_folder_without_a_codebook_is_refused_before_weights_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_folder_without_a_codebook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_moshi.save(tmp_path / "saved")
     path = folder / "model.safetensors"
     last = f"embed_tokens.{2 * CODES - 1}.weight"

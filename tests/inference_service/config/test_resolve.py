@@ -282,9 +282,7 @@ class TestUnitOverrides:
             (common.SamplingParams(ignore_eos=False), "run.sampling.ignore_eos"),
         ],
     )
-    def test_bad_parameters_are_refused_by_their_field(
-        self, params: common.SamplingParams, field: str
-    ) -> None:
+    def test_bad_parameters_are_refused_by_field(self, params: common.SamplingParams, field: str) -> None:
         with pytest.raises(UnitRefused) as refused:
             unit_overrides(params, "run.sampling", plan().setup, INFO)
         assert refused.value.failure.field == field

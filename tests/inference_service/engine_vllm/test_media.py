@@ -108,9 +108,7 @@ def test_marks_in_a_token_stream_are_ids_like_others(eyes: Rig, seeing: Path) ->
         (Picture(b"none"), "IMAGE_INVALID", "turn.messages[0].content[0].image"),
     ],
 )
-def test_part_that_cannot_be_taken_is_refused(
-    chat: Talker, part: Picture | Clip | Video, reason: str, field: str
-) -> None:
+def test_bad_part_is_refused(chat: Talker, part: Picture | Clip | Video, reason: str, field: str) -> None:
     failure = ask(chat, part, "Hello!").one(Prefilled).failure
     assert (failure.reason, failure.field) == (reason, field)
     assert ask(chat, "Hello!").done.failure is None

@@ -62,9 +62,7 @@ def test_two_tensor_parallel_processes_say_what_generate_says(folder: Path, gree
 
 @long
 @pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
-def test_sessions_beyond_the_cache_say_what_generate_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_beyond_the_cache_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM preempts a request for another one, and computes it again."""
     folder = engines.save(tmp_path / "qwen3", max_position_embeddings=1024)
     greedy = tiny_causal.continued(folder, ends=False)

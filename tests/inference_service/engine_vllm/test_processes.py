@@ -183,9 +183,7 @@ async def test_killed_worker_leaves_no_engine_behind(folder: Path, tmp_path: Pat
         await running.nothing_is_left()
 
 
-async def test_worker_transcribes_through_the_adapter_and_a_killed_caller_frees_its_slot(
-    tmp_path: Path,
-) -> None:
+async def test_worker_transcribes_and_a_killed_caller_frees_its_slot(tmp_path: Path) -> None:
     folder = tiny_realtime.save(tmp_path / "hearing")
     expected = written(folder, SOUND)
     async with worker(folder, tmp_path / "log") as running:

@@ -86,9 +86,7 @@ def test_chunks_of_any_length_say_what_generate_says_and_utterances_begin_clean(
         assert utterance(writer, sound, longest) == written(sound)
 
 
-def test_sessions_at_once_write_what_each_writes_alone(
-    ears: Rig, written: Callable[[Sound], list[int]]
-) -> None:
+def test_sessions_at_once_write_as_each_alone(ears: Rig, written: Callable[[Sound], list[int]]) -> None:
     sounds = [noise(seed, 1.5) for seed in range(3)]
     talkers = [ears.transcription(slot) for slot in range(3)]
     for talker, sound in zip(talkers, sounds, strict=True):
@@ -123,9 +121,7 @@ def test_cancel_while_words_come_keeps_the_utterance(writer: Talker) -> None:
     assert hear(writer, noise(3, 0.8)).done.usage.input_audio_tokens == 10
 
 
-def test_close_while_words_come_ends_the_session_alone(
-    ears: Rig, written: Callable[[Sound], list[int]]
-) -> None:
+def test_close_while_words_come_ends_one_session(ears: Rig, written: Callable[[Sound], list[int]]) -> None:
     first, second = ears.transcription(0), ears.transcription(1)
     first.send(StreamInput(noise(1, 6.0), True))
     first.until(Piece)
@@ -163,9 +159,7 @@ def test_utterance_without_sound_ends_without_the_model(writer: Talker) -> None:
     assert (said.done.end, said.done.usage.input_audio_tokens) == (End.TURN, 0)
 
 
-def test_full_context_ends_the_unit_before_vllm_sees_it(
-    ears: Rig, written: Callable[[Sound], list[int]]
-) -> None:
+def test_full_context_ends_the_unit_before_vllm(ears: Rig, written: Callable[[Sound], list[int]]) -> None:
     if ears.name == "antiphon":
         pytest.skip("its window slides")
     talker, other = ears.transcription(0), ears.transcription(1)

@@ -166,9 +166,7 @@ def test_a_job_that_fails_costs_nobody_a_thread(pool: MediaPool) -> None:
     assert work.next() == "after"
 
 
-def test_those_who_wait_are_told_when_the_pool_gets_on(
-    pool: MediaPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_who_wait_are_told_of_progress(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "TOLD_S", 0.0)
     work, told = Work(), queue.Queue[str]()
     go_on = hold(work, lane(pool), Priority.REST, "prompt")
@@ -254,9 +252,7 @@ def test_videos_wait_for_each_other_and_nothing_else_waits_for_them(pool: MediaP
     assert [work.next() for _ in videos] == [(Priority.VIDEOS, number) for number in range(3)]
 
 
-def test_long_job_tells_its_session_and_those_who_wait_for_it(
-    pool: MediaPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_job_tells_those_who_wait_for_it(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "TOLD_S", 0.0)
     work, told = Work(), queue.Queue[str]()
     mine = pool.lane(lambda: told.put("mine"))

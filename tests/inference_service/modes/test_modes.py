@@ -262,9 +262,7 @@ async def test_input_of_another_mode_ends_the_session(session_of: SessionOf, mod
         ({"force_listen": True}, "run.force_listen"),
     ],
 )
-async def test_settings_that_cannot_be_used_go_to_the_engine_as_a_rejection(
-    session_of: SessionOf, run: dict[str, Any], field: str
-) -> None:
+async def test_bad_settings_are_a_rejection(session_of: SessionOf, run: dict[str, Any], field: str) -> None:
     engine = ScriptedEngine(write("a"), info=EVERYTHING)
     async with session_of(engine, mode=TOKENS) as caller:
         failed = await caller.unit(1, ids(1), **run)
@@ -272,9 +270,7 @@ async def test_settings_that_cannot_be_used_go_to_the_engine_as_a_rejection(
     assert engine.session.rejected[1].field == field
 
 
-async def test_settings_and_the_wish_to_keep_a_token_reach_the_engine_and_do_not_stick(
-    session_of: SessionOf,
-) -> None:
+async def test_settings_and_the_wish_to_keep_a_token_reach_the_engine_once(session_of: SessionOf) -> None:
     engine = ScriptedEngine(write("a"), write("b"), info=EVERYTHING)
     async with session_of(engine, mode=TOKENS) as caller:
         sampling = common.SamplingParams(max_new_tokens=3)

@@ -51,9 +51,7 @@ async def test_a_text_reaches_the_engine_with_its_unit(session_of: SessionOf) ->
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)
-async def test_what_the_model_does_not_read_fails_the_unit_alone(
-    session_of: SessionOf, purpose: pb.TextPurpose
-) -> None:
+async def test_text_for_other_purpose_is_refused(session_of: SessionOf, purpose: pb.TextPurpose) -> None:
     async with session_of(ScriptedEngine()) as caller:
         refused = await caller.unit(1, reading(purpose))
         assert (refused.prefill.error.reason, refused.prefill.error.field) == (
@@ -72,9 +70,7 @@ async def test_what_the_model_does_not_read_fails_the_unit_alone(
         (reading(pb.TEXT_PURPOSE_THINKING, ""), "duplex.texts[0].text"),
     ],
 )
-async def test_a_text_that_says_nothing_or_not_what_for_is_refused(
-    session_of: SessionOf, unit: pb.DuplexInput, field: str
-) -> None:
+async def test_incomplete_text_is_refused(session_of: SessionOf, unit: pb.DuplexInput, field: str) -> None:
     async with session_of(ScriptedEngine(info=READING)) as caller:
         refused = await caller.unit(1, unit)
         assert (refused.prefill.error.reason, refused.prefill.error.field) == (Reason.PARAMS_INVALID, field)

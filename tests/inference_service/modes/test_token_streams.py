@@ -76,7 +76,7 @@ def turn(text: str) -> pb.TurnInput:
     return pb.TurnInput(messages=[message])
 
 
-async def test_a_template_that_makes_nothing_or_fails_harms_its_caller_alone(
+async def test_broken_template_harms_its_caller_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiny_causal, "TEMPLATE", SILENT_TEMPLATE)

@@ -106,9 +106,7 @@ async def test_worker_says_that_it_transcribes(scene: Scene) -> None:
     assert info.input_sample_rate_hz == 16_000
 
 
-async def test_model_that_looks_ahead_ends_the_worker_with_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_model_that_looks_ahead_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper", "is_encoder_decoder": True}))
     code = await serve(WorkerOptions(listen="127.0.0.1:0", model=str(tmp_path)))
     assert code == EXIT_CONFIGURATION

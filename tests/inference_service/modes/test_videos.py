@@ -54,10 +54,11 @@ def test_refusal_names_the_field(content: list[pb.Content], sees: bool, reason: 
     assert (refused.value.failure.reason, refused.value.failure.field) == (reason, field)
 
 
+Processes = list[subprocess.Popen[bytes]]
+
+
 @pytest.fixture
-def stopped(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> list[subprocess.Popen[bytes]]:
+def stopped(started: Processes, monkeypatch: pytest.MonkeyPatch) -> Processes:
     """As `started`, and each of them hangs from its start."""
     start = process._started
 
@@ -142,9 +143,7 @@ async def test_bomb_is_refused_while_the_neighbour_is_answered(name: str) -> Non
         await both.answered(1)
 
 
-async def test_neighbours_are_answered_while_a_decoder_hangs(
-    stopped: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hanging_decoder_disturbs_nobody(stopped: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair() as both:
         await both.stranger.send_unit(1, turn(message(film(short()))))
         await until(lambda: stopped)
@@ -157,7 +156,7 @@ async def test_neighbours_are_answered_while_a_decoder_hangs(
         assert (await both.stranger.unit(2, turn())).done.end == pb.UNIT_END_TURN
 
 
-async def test_text_chats_are_answered_while_a_decoder_hangs(stopped: list[subprocess.Popen[bytes]]) -> None:
+async def test_text_chats_are_answered_while_a_decoder_hangs(stopped: Processes) -> None:
     async with running_worker(engine(sees=True)) as worker, channel_to(worker.address) as channel:
         stranger, neighbour = await Caller(channel).open(), await Caller(channel).open()
         for session in (stranger, neighbour):
@@ -170,9 +169,7 @@ async def test_text_chats_are_answered_while_a_decoder_hangs(stopped: list[subpr
         leave(stranger, neighbour)
 
 
-async def test_neighbours_are_answered_when_a_decoder_crashes(
-    stopped: list[subprocess.Popen[bytes]],
-) -> None:
+async def test_neighbours_are_answered_when_a_decoder_crashes(stopped: Processes) -> None:
     async with pair() as both:
         await both.stranger.send_unit(1, turn(message(film(short()))))
         await until(lambda: stopped)
@@ -183,8 +180,8 @@ async def test_neighbours_are_answered_when_a_decoder_crashes(
         assert (await both.stranger.unit(2, turn(message(text("Hi"))))).done.end == pb.UNIT_END_TURN
 
 
-async def test_client_that_leaves_while_its_video_is_decoded_leaves_nothing_behind(
-    stopped: list[subprocess.Popen[bytes]],
+async def test_client_that_leaves_during_decoding_leaves_nothing_behind(
+    stopped: Processes,
 ) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     async with pair() as both:
@@ -199,7 +196,7 @@ async def test_client_that_leaves_while_its_video_is_decoded_leaves_nothing_behi
     assert descriptors <= before
 
 
-async def test_worker_that_stops_leaves_no_decoder_behind(stopped: list[subprocess.Popen[bytes]]) -> None:
+async def test_worker_that_stops_leaves_no_decoder_behind(stopped: Processes) -> None:
     async with pair() as both:
         await both.stranger.send_unit(1, turn(message(film(short()))))
         await until(lambda: stopped)

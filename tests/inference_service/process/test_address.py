@@ -55,9 +55,7 @@ def test_what_is_no_address(text: str) -> None:
     ],
     ids=["nothing", "no key", "no permission"],
 )
-async def test_plain_tcp_beyond_loopback_needs_a_key_and_permission(
-    options: dict[str, Any], remedy: str
-) -> None:
+async def test_plain_tcp_beyond_loopback_needs_a_key(options: dict[str, Any], remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy):
         Worker(WorkerOptions(listen="0.0.0.0:0", **options), ScriptedEngine().start, Limits(), telemetry())
 
@@ -99,9 +97,7 @@ async def test_the_socket_of_a_worker_that_was_killed_is_taken_over(tmp_path: Pa
         assert (await get_info(worker.address)).slots == 2
 
 
-async def test_the_socket_of_a_worker_that_lives_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_socket_of_a_living_worker_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with running_worker(ScriptedEngine(slots=3), listen=f"unix:{tmp_path}/w") as worker:
         code = await serve(WorkerOptions(listen=worker.address), factory=ScriptedEngine().start)
         assert code == EXIT_CONFIGURATION
@@ -110,7 +106,7 @@ async def test_the_socket_of_a_worker_that_lives_is_left_alone(
 
 
 @pytest.mark.parametrize("path", ["missing/worker.sock", "x" * 120, "file"])
-async def test_a_path_where_no_socket_can_be_is_said_so(
+async def test_path_of_no_socket_is_said(
     tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("not a socket")

@@ -74,9 +74,7 @@ async def wire_to(address: str) -> AsyncIterator[tuple[str, Callable[[], None]]]
         cut()
 
 
-async def test_a_caller_that_vanishes_while_it_is_answered_is_no_error_of_ours(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_caller_that_vanishes_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     engine = ScriptedEngine(speak(*["word"] * 40, hold="generate"))
     async with running_worker(engine) as worker:
         for _ in range(10):

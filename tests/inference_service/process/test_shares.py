@@ -75,9 +75,7 @@ async def ask(chat: Caller, number: int) -> None:
     await chat.send_unit(1, pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=[text])]))
 
 
-async def test_a_conversation_passes_eight_chats_whose_prompts_are_being_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_conversation_passes_eight_chats_with_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, think = threading.Event(), Runtime.think
 
     def held(runtime: Runtime, segments: list[Any]) -> list[Any]:
@@ -203,9 +201,7 @@ async def test_conversation_beside_rapid_session_churn_takes_as_many_ticks_as_al
 
 
 @pytest.mark.long
-async def test_a_chat_that_waits_for_its_turn_is_not_taken_for_one_that_hangs(
-    monkeypatch: pytest.MonkeyPatch, passing: Passing
-) -> None:
+async def test_waiting_chat_is_not_taken_for_hung(monkeypatch: pytest.MonkeyPatch, passing: Passing) -> None:
     """The last of eight waits longer than the worker bears with a unit that does not get on."""
     think = Runtime.think
 

@@ -111,9 +111,7 @@ async def test_a_certificate_read_again_is_shown_from_then_on_and_sessions_stay(
             await caller.unit(1)
 
 
-async def test_an_unusable_certificate_changes_nothing(
-    files: Files, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unusable_certificate_changes_nothing(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     async with running_worker(ScriptedEngine(), **files.options) as worker:
         before = files.serial
         key = files.key.read_bytes()

@@ -19,9 +19,7 @@ from tests.inference_service.engine.test_engine import Client, Rig, Slots
 from tests.inference_service.recogniser.conftest import UNIT, begin, question, say
 
 
-def test_sessions_go_on_while_the_recogniser_hangs_over_another_ones_words(
-    slots: Slots, recogniser: RecogniserProcess
-) -> None:
+def test_sessions_go_on_while_the_recogniser_hangs(slots: Slots, recogniser: RecogniserProcess) -> None:
     talker, neighbour = begin(slots, "talker"), begin(slots, "neighbour")
     units = question()
     assert recogniser._process is not None

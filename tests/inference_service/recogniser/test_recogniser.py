@@ -86,9 +86,7 @@ def test_words_come_with_the_unit_in_which_the_sentence_ended(recogniser: Recogn
 
 
 @pytest.mark.parametrize("name", ["weather", "noise", "noisy sum"])
-def test_nothing_is_told_of_other_speech_of_noise_and_in_noise(
-    name: str, recogniser: RecogniserProcess
-) -> None:
+def test_nothing_is_told_of_other_speech_and_noise(name: str, recogniser: RecogniserProcess) -> None:
     ready(recogniser)
     random = np.random.default_rng(1)
     noise = (random.standard_normal(4 * UNIT) * 0.05).astype(np.float32)

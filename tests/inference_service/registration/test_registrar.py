@@ -152,9 +152,7 @@ async def test_a_worker_that_comes_before_any_adapter_says_once_that_it_waits_fo
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["signed", "unsigned"])
 @pytest.mark.sample("signed")
-async def test_a_lease_is_one_session_and_its_slot_free_after_it(
-    redis_server: RedisServer, key: bytes | None
-) -> None:
+async def test_lease_is_one_session_then_its_slot_free(redis_server: RedisServer, key: bytes | None) -> None:
     engine = ScriptedEngine(listen(), slots=1, slow_cleanup=True)
     async with shared(redis_server, engine, key) as it:
         slot, epoch, token = await it.grant("t1")
@@ -184,9 +182,7 @@ async def test_two_sessions_never_share_a_slot(redis_server: RedisServer) -> Non
             await finalized(session)
 
 
-async def test_nobody_comes_without_a_lease_but_into_slots_that_are_not_offered(
-    redis_server: RedisServer,
-) -> None:
+async def test_only_slots_that_are_not_offered_need_no_lease(redis_server: RedisServer) -> None:
     async with shared(redis_server) as it:
         assert await it.refusal(None) == Reason.LEASE_MISSING
     async with shared(redis_server, unleased_slots=1) as it:
@@ -200,9 +196,7 @@ async def test_nobody_comes_without_a_lease_but_into_slots_that_are_not_offered(
                 assert it.pool.enqueue("t2")[0] == "queued"
 
 
-async def test_a_lease_that_is_given_back_is_stale_and_its_slot_free_at_once(
-    redis_server: RedisServer,
-) -> None:
+async def test_a_lease_given_back_is_stale_and_its_slot_free_at_once(redis_server: RedisServer) -> None:
     async with shared(redis_server, ScriptedEngine(listen(), slots=1)) as it:
         assert it.told is not None
         slot, epoch, token = await it.grant("t1")
@@ -307,9 +301,7 @@ def shipped(redis_server: RedisServer) -> Iterator[str]:
         yield worker.target
 
 
-async def test_a_conversation_does_not_notice_that_redis_hangs(
-    redis_server: RedisServer, shipped: str
-) -> None:
+async def test_a_conversation_goes_on_while_redis_hangs(redis_server: RedisServer, shipped: str) -> None:
     """Not in its units, and not in its end; its slot is told to be free once Redis answers again."""
     Pool(redis_server)
     await until(lambda: redis_server.command("FCALL", "antiphon_v1_pools", "1", DIRECTORY).startswith(b"*1"))
@@ -381,9 +373,7 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, Any], problem:
         ({"dispatcher": "redis://h", "listen": "0.0.0.0:0", "advertise": "w:1"}, "without a worker key"),
     ],
 )
-async def test_a_worker_that_nobody_can_dial_or_anybody_does_not_start(
-    options: dict[str, Any], problem: str
-) -> None:
+async def test_worker_that_cannot_be_dialled_does_not_start(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         async with running_worker(ScriptedEngine(listen()), **options):
             pass

@@ -50,9 +50,7 @@ async def slot_is_free(new_caller: object) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("stream", Stream)
-async def test_cancelling_one_call_ends_all_and_frees_the_slot(
-    served: Served, phase: str, stream: Stream
-) -> None:
+async def test_cancelling_one_call_ends_all_of_them(served: Served, phase: str, stream: Stream) -> None:
     async with served(engine_for(phase)) as new_caller:
         caller = new_caller()
         await bring_to(phase, caller, stream)

@@ -205,9 +205,7 @@ async def test_broken_frame_leaves_neighbours_and_slots_alone(name: str) -> None
 
 
 @pytest.mark.parametrize("begins", [b"", PREFACE[:10]], ids=["nothing", "half-a-preface"])
-async def test_connections_that_do_not_begin_are_closed(
-    monkeypatch: pytest.MonkeyPatch, begins: bytes
-) -> None:
+async def test_connection_that_never_begins_is_closed(monkeypatch: pytest.MonkeyPatch, begins: bytes) -> None:
     monkeypatch.setattr("inference_service.rpc.server.HANDSHAKE_S", 0.2)
     async with attacked() as world, dialled(world.address) as raw:
         raw.say(begins)

@@ -58,9 +58,7 @@ async def write_bytes(channel: Any, caller: Caller, data: bytes) -> None:
     await caller.write(Stream.PREFILL, data)
 
 
-async def test_a_large_message_keeps_its_place_and_holds_up_nobody_else(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_message_holds_up_nobody_else(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding that took for ever would cost its own session alone."""
     hold, begun, read = threading.Event(), threading.Event(), requests.speech_input
 
@@ -176,9 +174,7 @@ def test_what_waits_is_joined_up_to_a_bound() -> None:
     assert waiting.ByteSize() <= LARGEST_ANSWER
 
 
-async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_leaving_while_decoding_frees_the_slot(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     hold, begun, decoded = threading.Event(), threading.Event(), requests.decoded
 
     def slow(kind: Any, data: bytes) -> Any:

@@ -51,9 +51,7 @@ async def test_answers_that_nobody_reads(session_of: SessionOf, passing: Passing
         check(await caller.end(), Reason.UNIT_TIMEOUT)
 
 
-async def test_call_unread_after_the_session_ended_keeps_one_message_and_its_status(
-    session_of: SessionOf, passing: Passing
-) -> None:
+async def test_unread_call_keeps_status_after_the_session(session_of: SessionOf, passing: Passing) -> None:
     async with unread(session_of, passing) as caller:
         await caller.settle()
         passing(PATIENT.unit_s)

@@ -109,9 +109,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("act", "code", "reason"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-async def test_all_three_calls_end_with_the_reason(
-    served: Served, act: Act, code: grpc.StatusCode, reason: Reason
-) -> None:
+async def test_all_calls_end_alike(served: Served, act: Act, code: grpc.StatusCode, reason: Reason) -> None:
     ending = await ending_of(served, act)
     assert (ending.code, ending.reason, ending.domain) == (code, reason, ERROR_DOMAIN)
     assert ending.message
@@ -149,3 +147,11 @@ async def test_bytes_that_are_no_message_end_the_session(served: Served, stream:
         await caller.write(stream, b"\xff\xff\xff")
         ending = await caller.end()
     assert (ending.code, ending.reason) == (Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID)
+
+
+async def test_a_neighbour_is_not_disturbed(served: Served) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        neighbour, offender = await new_caller().ready(), await new_caller().ready()
+        await offender.prefill(9)
+        assert (await offender.end()).reason == Reason.UNIT_OUT_OF_ORDER
+        await neighbour.unit(1)

@@ -154,3 +154,29 @@ async def test_a_stolen_session_name_without_its_lease_is_refused() -> None:
         assert (await worker.refusal(None, "mine")).reason == Reason.LEASE_MISSING
         await owner.open(Stream.GENERATE, Stream.FINALIZE)
         await owner.configure()
+
+
+async def test_an_outdated_lease_is_stale_and_its_successor_not_disturbed() -> None:
+    async with keyed(ScriptedEngine()) as worker:
+        old, new = worker.lease(0), worker.lease(0)
+        owner = await worker.caller(new).ready()
+        assert (await worker.refusal(old)).reason == Reason.STALE_LEASE
+        await owner.unit(1)
+
+
+async def test_an_occupied_slot_is_refused_and_its_owner_not_disturbed() -> None:
+    """Also while another slot is free: the lease names the one."""
+    async with keyed(ScriptedEngine(slots=2)) as worker:
+        owner = await worker.caller(worker.lease(0)).ready()
+        ending = await worker.refusal(worker.lease(0))
+        assert (ending.code, ending.reason) == (Code.RESOURCE_EXHAUSTED, Reason.NO_FREE_SLOT)
+        assert ending.retry_after is not None
+        await owner.unit(1)
+
+
+async def test_a_stolen_lease_under_another_name_is_refused() -> None:
+    async with keyed(ScriptedEngine()) as worker:
+        lease = worker.lease(0)
+        owner = await worker.caller(lease).open()
+        assert (await worker.refusal(lease)).reason == Reason.STALE_LEASE
+        await owner.configure()

@@ -77,9 +77,7 @@ def test_shortest_video_has_one_frame() -> None:
         (5, (640, 480), (5, 1)),
     ],
 )
-def test_stack_is_as_square_as_the_reference_makes_it(
-    count: int, size: tuple[int, int], layout: tuple[int, int]
-) -> None:
+def test_stack_is_as_square_as_reference(count: int, size: tuple[int, int], layout: tuple[int, int]) -> None:
     assert grid(count, size) == layout
 
 

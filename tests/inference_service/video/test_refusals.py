@@ -31,6 +31,9 @@ FIELD = "turn.messages[0].content[0].video"
 ALL = Order(600.0, 4_000_000, hears=True)
 
 
+Processes = list[subprocess.Popen[bytes]]
+
+
 def refusal(data: bytes, order: Order = ALL, watch: Callable[[], None] = lambda: None) -> str:
     """What follows the field's name in the refusal."""
     with pytest.raises(UnitRefused) as refused, VideoReader(data, order, field=FIELD, watch=watch) as reader:
@@ -118,7 +121,7 @@ def test_time_that_other_videos_have_taken_is_not_there_any_more() -> None:
     assert refusal(short(), Order(1.5, 65_536)) == "must last at most 1.5 s, not 2.0 s."
 
 
-def send(started: list[subprocess.Popen[bytes]], what: signal.Signals) -> Callable[[], None]:
+def send(started: Processes, what: signal.Signals) -> Callable[[], None]:
     """A watch that sends a signal to the process when it is looked at first."""
     sent: list[int] = []
 
@@ -130,40 +133,32 @@ def send(started: list[subprocess.Popen[bytes]], what: signal.Signals) -> Callab
     return watch
 
 
-def test_decoder_that_hangs_is_killed(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoder_that_hangs_is_killed(started: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "STALL_S", 0.3)
     assert refusal(short(), watch=send(started, signal.SIGSTOP)) == "could not be decoded in time."
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_decoder_that_crashes_is_told(
-    started: list[subprocess.Popen[bytes]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_decoder_that_crashes_is_told(started: Processes, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert refusal(short(), watch=send(started, signal.SIGSEGV)) == "could not be decoded."
     assert "video decoder failed: it ended with exit code -11" in caplog.text
 
 
-def test_decoder_that_takes_too_much_time_is_killed(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoder_that_takes_too_long_is_killed(started: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "CPU_S_A_MINUTE", 0.02)
     monkeypatch.setattr(process, "WAIT", 100_000)  # which bounds the time on the clock
     assert refusal(short()) == "takes more than 0.02 s of processor time a minute to decode."
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_decoder_that_takes_too_much_memory_is_killed(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoder_of_too_much_memory_is_killed(started: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "MEMORY_BYTES", 1 << 20)
     assert refusal(short()) == "needs more than 1 GiB of memory."
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_decoder_is_killed_when_nobody_wants_its_result(started: list[subprocess.Popen[bytes]]) -> None:
+def test_decoder_is_killed_when_nobody_wants_its_result(started: Processes) -> None:
     class Gone(Exception):
         pass
 

@@ -223,9 +223,7 @@ def test_a_required_call_may_be_thought_about(chat: Chat) -> None:
 @pytest.mark.parametrize(
     ("family", "can"), [("hermes", True), ("llama", True), ("another", False), ("none", False)]
 )
-def test_who_writes_calls_in_a_known_way_takes_tools(
-    folders: Callable[[str], Path], family: str, can: bool
-) -> None:
+def test_known_way_of_calling_takes_tools(folders: Callable[[str], Path], family: str, can: bool) -> None:
     loaded = causal.load(folders(family), torch.device("cpu"), torch.float32)
     assert model_info(loaded, 64).calls_tools is can
 

@@ -277,9 +277,7 @@ def test_cancel_at_the_last_step_comes_before_the_text(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("end", [(), ("turn_eos",)])
-def test_cancel_while_speaking_leaves_the_turn_open_unless_it_had_ended(
-    talk: Talk, end: tuple[str, ...]
-) -> None:
+def test_cancel_while_speaking_leaves_the_turn_as_it_was(talk: Talk, end: tuple[str, ...]) -> None:
     talk.hear()
     talk.generate()
     ends = [getattr(talk.special, name) for name in (*end, "chunk_eos")]

@@ -316,9 +316,7 @@ def test_prompt_that_the_operator_shares_is_computed_once_for_all_tenants(stage:
     assert stage.fed[0] - stage.fed[1] >= 2 * PAGE
 
 
-def test_voice_and_prompt_of_another_tenant_are_prepared_anew(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_voice_and_prompt_of_another_tenant_are_new(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time to begin would tell who has used the same recording or prompt."""
     prepared: list[str] = []
     components = stage.runtime.components

@@ -176,9 +176,7 @@ def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRunt
 
 @pytest.mark.parametrize("ticks", [2, 5, 12])
 @pytest.mark.sample("5")
-def test_replay_of_minicpmo_with_a_cancelled_unit_agrees(
-    talk: Any, minicpmo: DuplexRuntime, ticks: int
-) -> None:
+def test_replay_of_minicpmo_with_a_cancel_agrees(talk: Any, minicpmo: DuplexRuntime, ticks: int) -> None:
     contents = [UnitInput(sound(seed)) for seed in range(1, 4)]
     original = talk(minicpmo, **SPEAKING)
     records = [original.unit(content).record for content in contents[:2]]
@@ -261,9 +259,7 @@ BAD = [
 
 @pytest.mark.parametrize("record", BAD)
 @pytest.mark.sample("record2")
-def test_record_that_contradicts_itself_fails_its_unit_and_leaves_no_trace(
-    talk: Any, record: UnitRecord
-) -> None:
+def test_contradictory_record_fails_its_unit_and_leaves_no_trace(talk: Any, record: UnitRecord) -> None:
     where, contents = runtime(), [UnitInput(sound(seed)) for seed in range(1, 4)]
     original, other = talk(where, **SPEAKING), talk(where, **SPEAKING)
     for content in contents:

@@ -59,9 +59,7 @@ def listened(talker: Talker, said: int, silent: int, **how: Any) -> Talker:
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
 @pytest.mark.sample("2")
-def test_later_states_are_those_of_a_session_that_never_spoke_what_was_not_heard(
-    talker: Any, kept: int
-) -> None:
+def test_later_states_are_those_of_a_session_that_was_silent(talker: Any, kept: int) -> None:
     going_on, back = spoken(talker(), 4), spoken(talker(), 4)
     silent = listened(talker(), kept - 1, 5 - kept)
     answer = back.rewind(kept)
@@ -115,9 +113,7 @@ def test_second_rewind_to_the_same_point_has_nothing_to_do(talker: Any) -> None:
     assert back.rewind(2, 0).units == 1
 
 
-def test_only_what_comes_behind_the_first_change_is_fed_again(
-    talker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_follows_a_change_is_fed_again(talker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     back, fed = spoken(talker(), 4), []
     think = back.where.think
 
@@ -339,9 +335,7 @@ def test_fault_in_a_rewind_is_the_sessions_own(talker: Any, monkeypatch: pytest.
     assert torch.allclose(beside.after(), quiet.after(), atol=TOLERANCE)
 
 
-def test_numbers_that_go_bad_on_the_way_end_this_session_alone(
-    talker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_numbers_on_the_way_end_this_session_alone(talker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     victim, beside, quiet = spoken(talker(), 3), spoken(talker(), 1), spoken(talker(), 2)
     think = victim.where.think
 

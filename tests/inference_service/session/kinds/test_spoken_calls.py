@@ -82,9 +82,7 @@ def test_a_required_call_is_valid_and_nothing_is_said(chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("behind", ["", "So take a coat."])
-def test_words_round_a_call_are_said_and_nothing_of_it(
-    chat: Chat, behind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_words_round_a_call_are_said(chat: Chat, behind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     aloud = []
     groups = cast(SpokenChatSession, chat.session).groups
     add = groups.add

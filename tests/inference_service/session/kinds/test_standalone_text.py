@@ -75,9 +75,7 @@ def test_what_was_read_decides_what_comes_later(talker: Any, text: StandaloneTex
         assert not torch.allclose(states[i], states[j], atol=100 * TOLERANCE)
 
 
-def test_text_is_a_system_message_of_the_models_own_before_the_unit(
-    talker: Any, model: DuplexRuntime
-) -> None:
+def test_text_is_a_system_message_before_the_unit(talker: Any, model: DuplexRuntime) -> None:
     one, fed, think = talker(), list[int](), model.think
 
     def noting(segments: Any) -> Any:

@@ -111,9 +111,7 @@ def test_settings_of_one_chunk_do_not_stick(stage: Stage, greedy: Any) -> None:
 
 
 @pytest.mark.parametrize("ignore", [True, False])
-def test_the_end_of_sequence_ends_the_chunk_unless_ignored(
-    checkpoint: CausalCheckpoint, greedy: Any, ignore: bool
-) -> None:
+def test_end_of_sequence_ends_unless_ignored(checkpoint: CausalCheckpoint, greedy: Any, ignore: bool) -> None:
     expected = greedy([A, B], 4)
     end = expected[1]
     stage = Stage(replace(checkpoint, ends=frozenset((end,))))
@@ -245,9 +243,7 @@ def test_a_character_leaves_whole_and_the_ids_at_once(checkpoint: CausalCheckpoi
     assert pieces == [("", (ids[0],)), ("é", (ids[1],)), ("", (ids[2],)), ("", (ids[3],)), ("€", (ids[4],))]
 
 
-def test_an_idle_stream_costs_no_tick_and_goes_on_where_it_was(
-    checkpoint: CausalCheckpoint, greedy: Any
-) -> None:
+def test_an_idle_stream_costs_no_tick_and_goes_on(checkpoint: CausalCheckpoint, greedy: Any) -> None:
     stage = Stage(checkpoint, slots=2)
     idle, busy = stage.open(), stage.open()
     first = idle.unit([A, B, C], overrides=most(1))

@@ -107,9 +107,7 @@ def text_of(runtime: DuplexRuntime, seconds: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("sampling", [CHATTY, DRAWN])
 @pytest.mark.parametrize("longest", [3000, 16_000, 50_000])
-def test_chunks_of_any_length_say_what_one_pass_says(
-    runtime: DuplexRuntime, longest: int, sampling: Sampling
-) -> None:
+def test_chunks_say_what_one_pass_says(runtime: DuplexRuntime, longest: int, sampling: Sampling) -> None:
     sound = noise(longest, 2.3)
     expected = in_one_pass(runtime, sound, sampling)
     wrote = writer(runtime, sampling=sampling).write(sound, longest, longest)

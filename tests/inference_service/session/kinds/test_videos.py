@@ -102,9 +102,7 @@ def slices(view: View) -> list[bytes]:
 @pytest.mark.parametrize("stack_frames", [1, 3])
 @pytest.mark.parametrize("omni_mode", [False, True])
 @pytest.mark.sample("True-1", "True-3")
-def test_minicpmo_gets_the_content_in_the_order_of_the_reference(
-    minicpmo: Dialogue, stack_frames: int, omni_mode: bool
-) -> None:
+def test_minicpmo_gets_order_of_reference(minicpmo: Dialogue, stack_frames: int, omni_mode: bool) -> None:
     data = video(numbered(26), rate=10, sound=tone(2.6))
     told: dict[str, bool | int] = {"omni_mode": omni_mode, "max_slice_nums": 1}
     parts = list(taken_apart(data, minicpmo, stack_frames, interleaves=True))
@@ -151,9 +149,7 @@ def test_turn_with_a_video_waits_for_other_videos_alone() -> None:
     assert preprocessor.priority(TurnInput((ChatMessage("user", (Video(b""),)),))) is Priority.VIDEOS
 
 
-def test_video_that_does_not_fit_is_refused_before_its_frames_are_decoded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_video_that_does_not_fit_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VideoReader, "pictures", None)
     small = replace(DIALOGUE, limit=64)
     with pytest.raises(UnitRefused) as refused:

@@ -45,9 +45,7 @@ def bad_fields(**fields: Any) -> list[str]:
 
 def test_an_empty_config_is_the_model_s_defaults() -> None:
     setup = duplex_setup()
-    assert setup.duplex == INFO.duplex_defaults
-    assert setup.window == INFO.window
-    assert setup.seed == 4711
+    assert (setup.duplex, setup.window, setup.seed) == (INFO.duplex_defaults, INFO.window, 4711)
 
 
 def test_what_is_given_replaces_the_defaults() -> None:
@@ -175,8 +173,7 @@ def test_fields_without_effect_are_named() -> None:
 
 def test_the_effective_config_states_every_value() -> None:
     effective = plan(voice=common.Voice(llm_reference=common.AudioChunk(data=b"1234"))).effective
-    assert effective.model == "scripted"
-    assert effective.seed == 4711
+    assert (effective.model, effective.seed) == ("scripted", 4711)
     assert not effective.HasField("voice")
     unset = [f.name for f in effective.duplex.DESCRIPTOR.fields if not effective.duplex.HasField(f.name)]
     assert unset == ["listen_top_k"]  # None is its default
@@ -264,25 +261,23 @@ def test_any_config_is_a_plan_in_range_or_refused(values: dict[str, Any], mode: 
         assert setup.window.mode is WindowMode.OFF or setup.window.low_tokens < setup.window.high_tokens
 
 
-class TestUnitOverrides:
-    """`GenerateUnit.sampling`."""
+def test_only_what_is_set_is_overridden() -> None:
+    params = common.SamplingParams(temperature=0.1, seed=9)
+    overrides = unit_overrides(params, "run.sampling", plan().setup, INFO)
+    assert (overrides.temperature, overrides.seed, overrides.top_k) == (0.1, 9, None)
 
-    def test_only_what_is_set_is_overridden(self) -> None:
-        params = common.SamplingParams(temperature=0.1, seed=9)
-        overrides = unit_overrides(params, "run.sampling", plan().setup, INFO)
-        assert (overrides.temperature, overrides.seed, overrides.top_k) == (0.1, 9, None)
 
-    @pytest.mark.parametrize(
-        ("params", "field"),
-        [
-            (common.SamplingParams(top_p=0.0), "run.sampling.top_p"),
-            (common.SamplingParams(max_new_tokens=0), "run.sampling.max_new_tokens"),
-            (common.SamplingParams(stop=["x"]), "run.sampling.stop"),
-            (common.SamplingParams(stop_token_ids=[1]), "run.sampling.stop_token_ids"),
-            (common.SamplingParams(ignore_eos=False), "run.sampling.ignore_eos"),
-        ],
-    )
-    def test_bad_parameters_are_refused_by_field(self, params: common.SamplingParams, field: str) -> None:
-        with pytest.raises(UnitRefused) as refused:
-            unit_overrides(params, "run.sampling", plan().setup, INFO)
-        assert refused.value.failure.field == field
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        (common.SamplingParams(top_p=0.0), "run.sampling.top_p"),
+        (common.SamplingParams(max_new_tokens=0), "run.sampling.max_new_tokens"),
+        (common.SamplingParams(stop=["x"]), "run.sampling.stop"),
+        (common.SamplingParams(stop_token_ids=[1]), "run.sampling.stop_token_ids"),
+        (common.SamplingParams(ignore_eos=False), "run.sampling.ignore_eos"),
+    ],
+)
+def test_bad_parameters_are_refused_by_field(params: common.SamplingParams, field: str) -> None:
+    with pytest.raises(UnitRefused) as refused:
+        unit_overrides(params, "run.sampling", plan().setup, INFO)
+    assert refused.value.failure.field == field

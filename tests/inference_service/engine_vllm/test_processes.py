@@ -72,7 +72,6 @@ class Running:
 
     @property
     def core(self) -> int:
-        """The process that schedules."""
         (found,) = [it for it in self.below if "EngineCore" in name_of(it)]
         return found
 

@@ -74,7 +74,6 @@ def ids(*tokens: int) -> pb.StreamInput:
 
 
 def ask(address: str, **fields: Any) -> dict[str, Any]:
-    """Ask for a chat completion over HTTP."""
     body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0, **fields})
     request = urllib.request.Request(
         f"{address}/v1/chat/completions", body.encode(), {"Content-Type": "application/json"}

@@ -21,7 +21,6 @@ VIDEO = pb.SESSION_MODE_VIDEO
 
 
 def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
-    """A silent unit with pictures."""
     content = duplex()
     content.frames.extend(common.Image(data=frame) for frame in frames)
     content.MergeFrom(pb.DuplexInput(**fields))

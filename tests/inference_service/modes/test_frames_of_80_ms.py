@@ -59,8 +59,7 @@ async def test_frame_of_80_ms_is_answered_by_80_ms(address: str) -> None:
         await caller.leave()
     assert ready.unit_duration.ToMilliseconds() == 80
     assert (ready.input_sample_rate_hz, ready.output_sample_rate_hz) == (RATE, RATE)
-    assert ready.effective.duplex.chunk_ms == 80
-    assert ready.effective.voice.voice_id == "natm1"
+    assert (ready.effective.duplex.chunk_ms, ready.effective.voice.voice_id) == (80, "natm1")
     assert ready.prompt_tokens > 12
     assert [answer.samples for answer in answers] == [FRAME] * 4
     assert "".join(answer.text for answer in answers)

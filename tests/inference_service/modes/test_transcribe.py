@@ -50,7 +50,6 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def speech(sound: Sound | None = None, *, begins: bool = False, ends: bool = False) -> pb.StreamInput:
-    """A chunk of float32 sound."""
     audio = None
     if sound is not None:
         audio = common.AudioChunk(
@@ -60,8 +59,6 @@ def speech(sound: Sound | None = None, *, begins: bool = False, ends: bool = Fal
 
 
 class Dictaphone(Caller):
-    """A caller that sends chunks of speech."""
-
     async def opened(self) -> pb.SessionReady:
         await self.open()
         sampling = common.SamplingParams(max_new_tokens=FEW.max_new_tokens)

@@ -182,7 +182,6 @@ def engine(**changes: Any) -> Callable[[WorkerOptions, Deliver, OnFatal], LiveEn
 
 @asynccontextmanager
 async def chat(*, sees: bool = True, **config: Any) -> AsyncIterator[Caller]:
-    """A CHAT session with a tiny model."""
     async with running_worker(engine(sees=sees)) as worker, channel_to(worker.address) as channel:
         session = await Caller(channel).open()
         sampling = common.SamplingParams(max_new_tokens=24, temperature=1, top_p=1)
@@ -248,8 +247,7 @@ async def test_bad_turn_fails_alone(name: str) -> None:
         failed = await session.unit(1, content)
         good = await session.unit(2, turn())
         assert (failed.prefill.error.reason, failed.prefill.error.field) == (reason, field)
-        assert failed.done.end == pb.UNIT_END_FAILED
-        assert failed.done.error == failed.prefill.error
+        assert (failed.done.end, failed.done.error) == (pb.UNIT_END_FAILED, failed.prefill.error)
         if name == "too long":
             assert "at most 511 leave room for an answer in the context of 512" in failed.done.error.message
         assert good.done.end == pb.UNIT_END_TURN

@@ -66,7 +66,6 @@ UNREADABLE = (b"GET / HTTP/2.0\r\n\r\n", b"no request\r\n\r\n", b"GET / HTTP/1.1
 
 
 async def ask(worker: RunningWorker, request: bytes) -> tuple[int, bytes]:
-    """Status and body of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(worker))
     try:
         writer.write(request)
@@ -168,7 +167,6 @@ KEY = "c0ffee00c0ffee00"
 
 
 async def ask_with(worker: RunningWorker, authorization: str, path: str = "/metrics") -> tuple[int, bytes]:
-    """Ask for a page with this header `Authorization`; return status and body."""
     head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n\r\n"
     return await ask(worker, head.encode())
 

@@ -51,7 +51,6 @@ class Conversation:
 
 
 async def hold() -> Conversation:
-    """Holds it."""
     found, exporter = Conversation(), InMemorySpanExporter()
     async with running_worker(
         load_engine, observed=telemetry(exporter), slots=2, admin_port=0, seed=1

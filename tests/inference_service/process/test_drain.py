@@ -38,7 +38,6 @@ Code = grpc.StatusCode
 
 
 async def health(channel: grpc.aio.Channel) -> set[str]:
-    """What the health service says, of the server and of its service."""
     stub = health_pb2_grpc.HealthStub(channel)
     answers = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in SERVICES]
     return {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status) for answer in answers}

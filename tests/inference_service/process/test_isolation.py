@@ -59,7 +59,6 @@ def question(text: str) -> pb.TurnInput:
 
 
 async def chat(to: grpc.aio.Channel) -> Said:
-    """What a neighbour says in a chat."""
     session = await Caller(to).ready(mode=pb.SESSION_MODE_CHAT, seed=5)
     answer = await session.unit(1, question("Who are you?"))
     assert (await session.leave()).code is Code.OK
@@ -67,7 +66,6 @@ async def chat(to: grpc.aio.Channel) -> Said:
 
 
 async def talk(to: grpc.aio.Channel) -> Said:
-    """What a neighbour says in full duplex."""
     path = ROOT / "clients/recordings/greeting.wav"
     heard = np.concatenate([decode_wav(path.read_bytes(), path, 16_000), np.zeros(4 * 16_000, np.float32)])
     session = await Caller(to).ready(seed=5)
@@ -79,7 +77,6 @@ async def talk(to: grpc.aio.Channel) -> Said:
 
 
 async def attack(to: grpc.aio.Channel, fault: str, number: int) -> Ending:
-    """How a chat ends that meets a fault."""
     session = await Caller(to, f"attack-{fault}-0-{number}").open()
     await session.send_config(mode=pb.SESSION_MODE_CHAT, seed=number)
     if fault in ("open", "start"):

@@ -40,7 +40,6 @@ LONG = "what is three plus four and five times six now " * 185
 
 
 def seconds() -> list[np.ndarray[Any, Any]]:
-    """A spoken question and silence."""
     with wave.open(str(Path(make.__file__).parent / "joke.wav")) as file:
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
     padded = np.zeros((-(-len(pcm) // RATE) + SILENCE_S) * RATE, np.float32)
@@ -61,7 +60,6 @@ async def converse(caller: Caller, units: Sequence[np.ndarray[Any, Any]]) -> lis
 
 
 async def open_chat(channel: grpc.aio.Channel, number: int) -> Caller:
-    """A chat that nothing has been said in."""
     chat = await Caller(channel).open()
     await chat.configure(
         mode=pb.SESSION_MODE_CHAT, seed=number, sampling=common.SamplingParams(temperature=0.0)
@@ -70,7 +68,6 @@ async def open_chat(channel: grpc.aio.Channel, number: int) -> Caller:
 
 
 async def ask(chat: Caller, number: int) -> None:
-    """Sends a turn with a long prompt."""
     text = pb.Content(text=f"{number} {LONG}")
     await chat.send_unit(1, pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=[text])]))
 

@@ -42,7 +42,6 @@ class Files:
 
     @property
     def serial(self) -> int:
-        """Of the certificate on disk."""
         return load_pem_x509_certificate(self.cert.read_bytes()).serial_number
 
     @property

@@ -41,7 +41,6 @@ def sentence(name: str, *, lead_s: float = 0.4, tail_s: float = 0.4) -> NDArray[
 
 @pytest.fixture(scope="session")
 def grammar() -> Path:
-    """Return the file of the grammar that ships."""
     return find("antiphon-mini") / GRAMMAR
 
 
@@ -75,7 +74,6 @@ def slots(recogniser: RecogniserProcess) -> Iterator[Slots]:
 
 
 def begin(slots: Slots, name: str, *, records: bool = False) -> Client:
-    """Open a full-duplex session."""
     info = slots._engine.info
     setup = DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1, records=records)
     client = slots.open(setup, name)

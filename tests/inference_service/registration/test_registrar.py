@@ -48,7 +48,6 @@ class Shared:
 
     @property
     def told(self) -> dict[str, Any] | None:
-        """What the queue knows of the worker."""
         known = [w for w in self.pool.stats()["workers"] if w["target"] == self.worker.address]
         return known[0] if known else None
 
@@ -84,7 +83,6 @@ class Shared:
         return Session.open(self.worker.address, CONFIG, lease=token)
 
     async def refusal(self, token: str | None) -> str:
-        """The reason for which a session is refused."""
         with pytest.raises((AuthError, QueueFull)) as refused:
             async with self.session(token):
                 pass

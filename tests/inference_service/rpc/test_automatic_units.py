@@ -21,7 +21,6 @@ async def configured(served_caller: Caller, **config: object) -> Caller:
 
 
 async def answers(caller: Caller, unit: int) -> list[pb.GenerateResponse]:
-    """Read everything about `unit`."""
     found: list[pb.GenerateResponse] = []
     while not (found and found[-1].HasField("finalized")):
         answer = await caller.read(Stream.GENERATE)

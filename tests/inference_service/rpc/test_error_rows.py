@@ -67,12 +67,10 @@ class Desk:
         return Caller(self.channel, name, *metadata)
 
     async def ready(self, **config: Any) -> Caller:
-        """A session that takes units."""
         caller = await self.caller().ready(**config)
         return caller
 
     async def refusal(self, *metadata: tuple[str, str], name: str | None = None) -> Ending:
-        """How a first call is refused."""
         caller = self.caller(*metadata, name=name)
         caller.start(Stream.PREFILL)
         return await caller.end()
@@ -102,7 +100,6 @@ class Row:
 
 
 def configured(**config: Any) -> Provoke:
-    """A session whose config is `config`."""
 
     async def provoke(desk: Desk) -> Ending:
         caller = await desk.caller().open()

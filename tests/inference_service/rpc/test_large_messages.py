@@ -148,8 +148,7 @@ async def test_an_answer_beyond_what_a_caller_takes_comes_in_pieces(session_of: 
     seconds = MAX_MESSAGE_BYTES // 4 // RATE + 60
     async with session_of(ScriptedEngine(speak("A long answer.", seconds=seconds))) as caller:
         answer = await caller.unit(1)
-    assert answer.text == "A long answer."
-    assert answer.samples == seconds * RATE
+    assert (answer.text, answer.samples) == ("A long answer.", seconds * RATE)
     assert len(answer.pieces) > 4
 
 

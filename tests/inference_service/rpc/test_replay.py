@@ -53,7 +53,6 @@ async def session(config: dict[str, Any], worker: Any = load) -> AsyncIterator[C
 async def heard(
     caller: Caller, unit: int, sound: np.ndarray[Any, Any], record: pb.UnitRecord | None = None
 ) -> tuple[pb.UnitDone, str, bytes]:
-    """Give a unit; return its end, its text and its audio."""
     request = pb.PrefillRequest(unit=unit, duplex=duplex(sound), recorded=record)
     await caller.write(Stream.PREFILL, request)
     text, audio, done = "", b"", pb.UnitDone()
@@ -182,7 +181,6 @@ async def test_session_without_records_refuses_a_recorded_unit(served: Served, a
 
 
 async def answered(caller: Caller, record: pb.UnitRecord | None = None) -> list[pb.GenerateResponse]:
-    """Give a turn; return all that is said of it."""
     content = [pb.Content(text="What can you do?")]
     turn = pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=content)])
     run = pb.GenerateUnit(sampling=common.SamplingParams(temperature=1.2, max_new_tokens=24))

@@ -52,12 +52,10 @@ class Reflected:
         self._files: set[str] = set()
 
     async def services(self) -> set[str]:
-        """Return the names of all services."""
         answer = await self._ask(reflection_pb2.ServerReflectionRequest(list_services=""))
         return {service.name for service in answer.list_services_response.service}
 
     async def methods(self, service: str) -> set[str]:
-        """Return the names of the methods of `service`."""
         await self._load(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
         return set(self._pool.FindServiceByName(service).methods_by_name)
 

@@ -31,7 +31,6 @@ class Machine:
         return came
 
     def leave(self, count: int) -> None:
-        """So many go."""
         for _ in range(count):
             self.admission.leave()
         self.sessions -= count

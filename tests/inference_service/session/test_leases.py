@@ -100,7 +100,6 @@ class Keyed:
         return Caller(self.channel, session_id, *([(METADATA_LEASE, lease)] if lease is not None else []))
 
     async def refusal(self, lease: str | None, session_id: str | None = None) -> Ending:
-        """How a worker refuses a call."""
         caller = self.caller(lease, session_id)
         caller.start(Stream.GENERATE)
         return await caller.end()

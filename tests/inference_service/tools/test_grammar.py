@@ -83,8 +83,7 @@ def test_whatever_is_drawn_is_a_call_by_its_schema(case: str, syntax: CallSyntax
         tokens = list(walk(made.constraint(one(schema), Thinking.NO), seed))
         reader = AnswerReader(syntax, ["f"], new_id=lambda: "id")
         spans = reader.push(WORDS.decode(tokens)) + reader.end(is_cut=False)
-        assert reader.problem == ""
-        assert reader.calls == 1
+        assert (reader.problem, reader.calls) == ("", 1)
         assert not any(span.text for span in spans)
         written = "".join(span.call.arguments for span in spans if span.call is not None)
         validate(json.loads(written), schema)

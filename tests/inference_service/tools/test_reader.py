@@ -53,7 +53,6 @@ class Told:
 
     @property
     def order(self) -> list[str]:
-        """Which came after which."""
         kinds = (
             "text" if it.text else "thinking" if it.thinking else f"call {it.call.index}" if it.call else ""
             for it in self.spans
@@ -62,7 +61,6 @@ class Told:
 
 
 def _joined(deltas: list[CallDelta]) -> tuple[str, str, str, bool]:
-    """Id, name and arguments of a call, and whether it is complete."""
     first, last = deltas[0], deltas[-1]
     assert first.id
     assert first.name
@@ -242,8 +240,7 @@ def test_nothing_comes_behind_a_problem() -> None:
 @pytest.mark.parametrize("at", range(1, len(hermes("weather", BERN)) - len("\n</tool_call>") - 1))
 def test_a_call_that_is_cut_off_is_not_complete(at: int) -> None:
     told = Told(HERMES, [hermes("weather", BERN)[:at]], is_cut=True)
-    assert told.problem == ""
-    assert told.complete == 0
+    assert (told.problem, told.complete) == ("", 0)
     assert not any(complete for *_, complete in told.calls)
 
 

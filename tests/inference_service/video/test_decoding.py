@@ -29,7 +29,6 @@ def read(data: bytes, order: Order = ALL) -> tuple[VideoReader, list[list[Pixels
 
 
 def stacked(picture: Pixels, count: int) -> list[int]:
-    """The indices that the frames of a stack show."""
     width, height = SIZE
     columns, rows = (picture.shape[1] + 6) // (width + 6), (picture.shape[0] + 6) // (height + 6)
     cells = [(y * (height + 6), x * (width + 6)) for y in range(rows) for x in range(columns)]

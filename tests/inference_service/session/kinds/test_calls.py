@@ -89,8 +89,7 @@ def test_several_calls_are_required_where_there_may_be(open_chat: Callable[..., 
 
 def test_a_call_that_needs_more_tokens_than_there_are_is_cut_off(open_chat: Callable[..., Chat]) -> None:
     told = open_chat().ask("Hi", tools=required(), overrides=UnitOverrides(max_new_tokens=40))
-    assert told.done.finish is Finish.LENGTH
-    assert told.done.usage.output_text_tokens == 40
+    assert (told.done.finish, told.done.usage.output_text_tokens) == (Finish.LENGTH, 40)
     assert not any(complete for *_, complete in told.calls)
 
 
@@ -104,8 +103,7 @@ def test_the_session_goes_on_behind_a_call(open_chat: Callable[..., Chat]) -> No
         ChatMessage("tool", ("Rain.",), call_id="call_1"),
         tools=replace(AUTO, mode=ToolMode.NONE),
     )
-    assert told.done.end is End.TURN
-    assert told.calls == []
+    assert (told.done.end, told.calls) == (End.TURN, [])
 
 
 def test_ids_of_calls_are_all_different(open_chat: Callable[..., Chat]) -> None:
@@ -200,8 +198,7 @@ def test_a_stop_string_is_one_of_the_text_alone(chat: Chat) -> None:
 )
 def test_a_call_written_wrong_fails_its_turn_alone(chat: Chat, wrong: str) -> None:
     told = chat.say("Well." + wrong).ask("Weather?", tools=AUTO)
-    assert told.text == "Well."
-    assert (told.done.end, told.done.finish) == (End.FAILED, None)
+    assert (told.text, told.done.end, told.done.finish) == ("Well.", End.FAILED, None)
     assert told.done.failure is not None
     assert (told.done.failure.reason, told.done.failure.retryable) == ("INFERENCE_FAILED", True)
     assert not any(complete for *_, complete in told.calls)

@@ -185,8 +185,7 @@ def test_cancel_stops_at_the_next_decision() -> None:
     chat.decide(*chat.encode("Hi"))
     chat.turn.queue.cancel(1)
     said = chat.decide(*chat.encode("x"))
-    assert said.done.end is End.CANCELLED
-    assert said.text == "Hi"
+    assert (said.done.end, said.text) == (End.CANCELLED, "Hi")
 
 
 def test_unusable_input_fails_its_turn_alone() -> None:
@@ -270,8 +269,7 @@ def test_sound_follows_its_text_and_the_turn_ends_after_it() -> None:
     assert "".join(texts(said)) == "one two three four five six"
     assert said.samples == 2 * 25 * 960
     assert isinstance(said.events[-3], Piece)
-    assert said.done.end is End.TURN
-    assert said.done.usage.output_audio_tokens == 50
+    assert (said.done.end, said.done.usage.output_audio_tokens) == (End.TURN, 50)
     assert said.done.timings.speech > 0
 
 
@@ -325,8 +323,7 @@ def test_cancel_stops_the_voice() -> None:
     assert chat.turn.stage is Stage.SPEAK
     chat.turn.queue.cancel(1)
     said = chat.speak()
-    assert said.done.end is End.CANCELLED
-    assert said.samples == 0
+    assert (said.done.end, said.samples) == (End.CANCELLED, 0)
     chat.finalize()
     assert chat.answer("Hi").text == "Hi"
 
@@ -337,7 +334,6 @@ def test_bad_numbers_of_the_voice_fail_the_turn_alone() -> None:
     chat.generate()
     chat.decide(*chat.encode(" one"), END)
     said = chat.speak(3, poisoned=True)
-    assert said.done.end is End.FAILED
-    assert said.samples == 0
+    assert (said.done.end, said.samples) == (End.FAILED, 0)
     chat.finalize()
     assert chat.answer("Hi").text == "Hi"

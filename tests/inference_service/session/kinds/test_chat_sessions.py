@@ -67,7 +67,6 @@ class Chatter:
         self.turns = 0
 
     def send(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> None:
-        """Writes a turn ahead."""
         self.turns += 1
         prompt = self.session.preprocessor.prepare(TurnInput((ChatMessage("user", parts),), speaks=speaks))
         unit = QueuedUnit(
@@ -76,7 +75,6 @@ class Chatter:
         self.session.queue.prefill(unit)
 
     def ask(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> list[Event]:
-        """A whole turn; what was said about it."""
         self.send(*parts, speaks=speaks, **overrides)
         tick = Tick(self.runtime, self.budget)
         while tick.has_work([self.session]):
@@ -202,8 +200,7 @@ def test_clip_is_heard(chat: Chatter) -> None:
 def test_usage_and_slices_are_told_with_the_prompt(chat: Chatter) -> None:
     told = chat.ask("What?", PICTURE, clip(2), PICTURE)
     (heard,) = [event for event in told if isinstance(event, Prefilled)]
-    assert heard.vision_slices == 2
-    assert heard.usage.input_vision_tokens == 2 * tiny.PICTURE_TOKENS
+    assert (heard.vision_slices, heard.usage.input_vision_tokens) == (2, 2 * tiny.PICTURE_TOKENS)
     assert heard.usage.input_audio_tokens == 20
     assert heard.context_tokens == sum(
         (heard.usage.input_text_tokens, heard.usage.input_audio_tokens, heard.usage.input_vision_tokens)

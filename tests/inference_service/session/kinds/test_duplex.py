@@ -30,16 +30,14 @@ def test_session_is_ready_when_it_has_read_its_prompt_and_fails_if_it_cannot() -
 
 def test_listen_ends_a_unit_with_nothing_said(talk: Talk) -> None:
     said = talk.unit(talk.special.listen)
-    assert said.done.end is End.LISTEN
-    assert said.done.finish is Finish.EOS
+    assert (said.done.end, said.done.finish) == (End.LISTEN, Finish.EOS)
     assert (said.text, said.samples) == ("", 0)
 
 
 def test_spoken_unit_says_its_text_and_one_second_and_leaves_the_turn_open(talk: Talk) -> None:
     words = talk.encode(" I am here")
     said = talk.unit(talk.special.speak, *words, talk.special.chunk_eos)
-    assert said.done.end is End.CHUNK
-    assert said.text == " I am here"
+    assert (said.done.end, said.text) == (End.CHUNK, " I am here")
     assert said.token_ids == tuple(words)
     assert said.samples == 24_000
     assert talk.conversation.turn_open
@@ -61,9 +59,7 @@ def test_words_after_a_turn_end_open_it_again(talk: Talk) -> None:
 
 def test_listen_after_a_turn_end_keeps_what_the_unit_said(talk: Talk) -> None:
     said = talk.unit(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.listen)
-    assert said.done.end is End.TURN
-    assert said.text == " Yes"
-    assert said.samples == 24_000
+    assert (said.done.end, said.text, said.samples) == (End.TURN, " Yes", 24_000)
 
 
 @pytest.mark.parametrize("name", ["listen", "chunk_eos", "chunk_tts_eos"])
@@ -193,8 +189,7 @@ def test_turn_that_goes_on_is_ended_in_its_last_unit_and_others_may_speak(bounde
     rest = [bounded.unit() for _ in range(3)]
     again = bounded.unit(*babble(bounded))
     assert [unit.done.end for unit in said] == [End.CHUNK, End.TURN]
-    assert said[1].text == " and"
-    assert said[1].samples == 24_000
+    assert (said[1].text, said[1].samples) == (" and", 24_000)
     assert [unit.done.end for unit in rest] == [End.LISTEN] * 3
     assert bounded.fed.count(bounded.special.turn_eos) == 1
     assert again.done.end is End.CHUNK
@@ -237,8 +232,7 @@ def test_forced_listen_begins_the_count_of_a_turn_anew(bounded: Talk) -> None:
 def assert_heard_but_not_spoken(talk: Talk) -> None:
     said = talk.said
     assert said.one(Prefilled).failure is None
-    assert said.done.end is End.CANCELLED
-    assert said.samples == 0
+    assert (said.done.end, said.samples) == (End.CANCELLED, 0)
     talk.finalize()
     assert talk.conversation.context.pending == [talk.special.chunk_eos, talk.special.unit_end]
 
@@ -260,8 +254,7 @@ def test_cancel_while_deciding_stops_at_the_next_step_and_keeps_what_was_fed(tal
     before = talk.conversation.context.tokens
     talk.conversation.queue.cancel(1)
     talk.decide(talk.special.speak)
-    assert talk.conversation.context.tokens == before
-    assert talk.said.text == ""
+    assert (talk.conversation.context.tokens, talk.said.text) == (before, "")
     assert_heard_but_not_spoken(talk)
 
 
@@ -362,8 +355,7 @@ def test_speech_is_given_everything_fed_but_the_first_token(talk: Talk) -> None:
 def test_session_without_audio_says_text_alone() -> None:
     talk = Talk(generate_audio=False)
     said = talk.unit(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
-    assert (said.text, said.samples) == (" I am", 0)
-    assert said.done.usage.output_audio_tokens == 0
+    assert (said.text, said.samples, said.done.usage.output_audio_tokens) == (" I am", 0, 0)
 
 
 def assert_goes_on(talk: Talk) -> None:
@@ -414,8 +406,7 @@ def test_unit_poisoned_while_spoken_fails_and_the_text_stays_in_the_context(talk
     tokens = talk.conversation.context.tokens
     talk.speak(codes=3, poisoned=True)
     said = talk.finalize()
-    assert said.done.end is End.FAILED
-    assert (said.text, said.samples) == (" I am", 0)
+    assert (said.done.end, said.text, said.samples) == (End.FAILED, " I am", 0)
     assert said.closed.context_tokens == tokens + 2
     assert talk.conversation.speech.length == 0
     assert_goes_on(talk)

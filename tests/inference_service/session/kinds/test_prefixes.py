@@ -95,7 +95,6 @@ def second(seed: int = 0) -> UnitInput:
 
 
 def turn(*messages: str) -> TurnInput:
-    """Of user and assistant in turn."""
     roles = ("user", "assistant")
     return TurnInput(tuple(ChatMessage(roles[i % 2], (text,)) for i, text in enumerate(messages)))
 

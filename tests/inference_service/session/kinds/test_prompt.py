@@ -77,8 +77,7 @@ def test_pictures_and_clips_stand_between_their_marks() -> None:
 
 def test_usage_counts_each_kind_and_marks_as_text() -> None:
     plain, full = prompt(user("What?", "x", "y")), prompt(user("What?", PICTURE, clip(2.5)))
-    assert full.vision_tokens == tiny.PICTURE_TOKENS
-    assert full.audio_tokens == 30
+    assert (full.vision_tokens, full.audio_tokens) == (tiny.PICTURE_TOKENS, 30)
     # Two letters less, and four marks.
     assert full.text_tokens == plain.text_tokens - 2 + 2 * MARKS
 

@@ -70,7 +70,6 @@ class Talk:
         self.session.queue.finalize(self.sent)
 
     def unit(self, content: UnitInput, *, force_listen: bool = False) -> Done:
-        """A whole unit; return its end."""
         self.begin(content, force_listen=force_listen)
         self.work()
         return self.done
@@ -80,7 +79,6 @@ class Talk:
         return [event for event in self.told if isinstance(event, Done)][-1]
 
     def pieces(self, unit: int) -> tuple[str, Sound]:
-        """The text and the audio of a unit."""
         said = [event for event in self.told if isinstance(event, Piece) and event.unit == unit]
         audio = [piece.audio for piece in said if piece.audio is not None]
         return "".join(piece.text for piece in said), np.concatenate([np.zeros(0, np.float32), *audio])
@@ -114,7 +112,6 @@ def talk() -> Any:
 
 
 def replayed(talk: Talk, contents: list[UnitInput], records: list[UnitRecord | None]) -> Talk:
-    """Feed every unit with its record."""
     for content, record in zip(contents, records, strict=True):
         assert record is not None
         done = talk.unit(replace(content, recorded=record))

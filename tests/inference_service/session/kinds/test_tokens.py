@@ -62,8 +62,7 @@ def test_the_fold_of_the_picture(stage: Stage, greedy: Any, is_early: bool) -> N
     first, second, third = play(player, [([A, B, C], 2), ([D, E], 2), ([F, G], 1)], is_early=is_early)
     x, y = greedy([A, B, C], 2)
     assert first.ids == [x, y]
-    assert second.done.usage.cached_tokens == 4
-    assert second.prefilled.context_tokens == 6
+    assert (second.done.usage.cached_tokens, second.prefilled.context_tokens) == (4, 6)
     p, q = greedy([A, B, C, x, D, E], 2)
     assert second.ids == [p, q]
     assert third.ids == greedy([A, B, C, x, D, E, p, F, G], 1)

@@ -139,8 +139,7 @@ def test_sound_that_ends_before_the_pictures_leaves_out_what_is_not_there() -> N
 
 def test_frames_are_numbered_and_counted_like_pictures() -> None:
     prompt = ChatPreprocessor(DIALOGUE, "").prepare(TurnInput((ChatMessage("user", (Video(short()),)),)))
-    assert prompt.slices == 2
-    assert prompt.vision_tokens == 2 * tiny.PICTURE_TOKENS
+    assert (prompt.slices, prompt.vision_tokens) == (2, 2 * tiny.PICTURE_TOKENS)
 
 
 def test_turn_with_a_video_waits_for_other_videos_alone() -> None:

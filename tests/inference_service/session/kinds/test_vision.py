@@ -100,8 +100,7 @@ def test_unit_with_a_bad_picture_fails_and_leaves_no_trace(talk: Talk) -> None:
     assert failed.closed.context_tokens == before.closed.context_tokens
     assert len(talk.fed) == fed
     after = talk.unit(talk.special.listen, pictures=1)
-    assert after.done.end is End.LISTEN
-    assert after.done.usage.input_vision_tokens == PICTURE_TOKENS
+    assert (after.done.end, after.done.usage.input_vision_tokens) == (End.LISTEN, PICTURE_TOKENS)
 
 
 def test_a_picture_is_encoded_alone_as_in_a_batch() -> None:
@@ -168,7 +167,6 @@ def rig() -> Iterator[Rig]:
 
 
 def send(client: Client, number: int, *frames: bytes, seed: int | None = None) -> None:
-    """A whole unit ahead."""
     client.session.prefill(number, UnitInput(sound(number if seed is None else seed), frames))
     client.session.generate(number, False, UnitOverrides())
     client.session.finalize(number)

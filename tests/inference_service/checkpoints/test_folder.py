@@ -119,10 +119,7 @@ UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
         tensors(lambda t: t.pop("apm.norm.weight")),
         "lacks 1 tensors the architecture needs (first: apm.norm.weight)",
     ),
-    "a missing head": (
-        config(lambda c: c.update(tie_word_embeddings=False)),
-        "(first: llm.lm_head.weight)",
-    ),
+    "a missing head": (config(lambda c: c.update(tie_word_embeddings=False)), "(first: llm.lm_head.weight)"),
     "another tensor": (
         tensors(lambda t: t.update({"vpm.weight": torch.zeros(1)})),
         "has 1 tensors the architecture has no place for (first: vpm.weight)",

@@ -143,11 +143,7 @@ def _narrow_voice(folder: Path) -> None:
     ids=lambda it: getattr(it, "__name__", None),
 )
 def test_unusable_published_folder_is_refused_with_its_file_before_weights_are_read(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    spoil: Callable[[Path], None],
-    file: str,
-    message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], file: str, message: str
 ) -> None:
     monkeypatch.setattr(Published, "network", _never)
     folder = tiny_moshi.publish(tmp_path / "published", personaplex=True)

@@ -43,10 +43,7 @@ def greedy(folder: Path) -> Any:
 async def worker(folder: Path, **options: Any) -> AsyncIterator[tuple[str, NewCaller]]:
     """A worker that serves the model, and callers of it."""
     settings = {"model": str(folder), "context_limit": 64, "slots": 2, **options}
-    async with (
-        running_worker(load_engine, **settings) as running,
-        channel_to(running.address) as channel,
-    ):
+    async with running_worker(load_engine, **settings) as running, channel_to(running.address) as channel:
         yield running.address, lambda: Caller(channel)
 
 

@@ -114,9 +114,7 @@ def test_speech_asked_of_a_model_without_a_voice_is_no_error() -> None:
 def third(content: pb.Content) -> pb.TurnInput:
     """A turn in which `content` stands at messages[2].content[1]."""
     return turn(
-        message(text("Hi")),
-        message(text("Yes?"), role=pb.ROLE_ASSISTANT),
-        message(text("Look"), content),
+        message(text("Hi")), message(text("Yes?"), role=pb.ROLE_ASSISTANT), message(text("Look"), content)
     )
 
 
@@ -229,11 +227,7 @@ async def test_system_prompt_of_the_config_is_part_of_every_turn() -> None:
 
 BAD: dict[str, tuple[pb.TurnInput, str, str]] = {
     "unsupported": (third(IMAGE), "CONTENT_UNSUPPORTED", AT),
-    "no picture": (
-        third(pb.Content(image=common.Image(data=b"GIF89a"))),
-        "IMAGE_INVALID",
-        f"{AT}.image",
-    ),
+    "no picture": (third(pb.Content(image=common.Image(data=b"GIF89a"))), "IMAGE_INVALID", f"{AT}.image"),
     "too long": (turn(message(text("a b " * 400))), "INPUT_TOO_LONG", "turn.messages"),
     "far too long": (turn(message(text("x" * 1_000_000))), "INPUT_TOO_LONG", "turn.messages"),
     "long clip": (turn(message(silence(data=bytes(4 * 16_000 * 60)))), "INPUT_TOO_LONG", "turn.messages"),

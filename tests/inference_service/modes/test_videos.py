@@ -180,9 +180,7 @@ async def test_neighbours_are_answered_when_a_decoder_crashes(stopped: Processes
         assert (await both.stranger.unit(2, turn(message(text("Hi"))))).done.end == pb.UNIT_END_TURN
 
 
-async def test_client_that_leaves_during_decoding_leaves_nothing_behind(
-    stopped: Processes,
-) -> None:
+async def test_client_that_leaves_during_decoding_leaves_nothing_behind(stopped: Processes) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     async with pair() as both:
         before = len(os.listdir("/proc/self/fd"))

@@ -229,10 +229,7 @@ async def test_sound_never_waits_for_the_pictures_of_others(monkeypatch: pytest.
         return decode(*given, **named)
 
     picture = common.Image(data=jpeg("red", "circle", (640, 480)))
-    async with (
-        running_worker(load_engine, slots=5, seed=1) as worker,
-        channel_to(worker.address) as channel,
-    ):
+    async with running_worker(load_engine, slots=5, seed=1) as worker, channel_to(worker.address) as channel:
         alone = await converse(await Caller(channel).open(), seconds())
         monkeypatch.setattr(antiphon_mini, "decode_frame", slow)
         flooders = [await Caller(channel).open() for _ in range(4)]

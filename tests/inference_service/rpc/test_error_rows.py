@@ -331,10 +331,7 @@ ROWS = [
         script=(Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot grow.")),),
     ),
     Row(
-        Reason.ATTACH_TIMEOUT,
-        Code.DEADLINE_EXCEEDED,
-        "two of the three streams do not come",
-        _half_attached,
+        Reason.ATTACH_TIMEOUT, Code.DEADLINE_EXCEEDED, "two of the three streams do not come", _half_attached
     ),
     Row(
         Reason.ATTACH_TIMEOUT,
@@ -342,18 +339,9 @@ ROWS = [
         "no config comes",
         attached(_nothing, waits_s=PATIENT.config_s),
     ),
+    Row(Reason.UNIT_TIMEOUT, Code.DEADLINE_EXCEEDED, "a unit's Generate does not come", _unasked),
     Row(
-        Reason.UNIT_TIMEOUT,
-        Code.DEADLINE_EXCEEDED,
-        "a unit's Generate does not come",
-        _unasked,
-    ),
-    Row(
-        Reason.UNIT_TIMEOUT,
-        Code.DEADLINE_EXCEEDED,
-        "the engine hangs",
-        _hanging,
-        script=(hang("generate"),),
+        Reason.UNIT_TIMEOUT, Code.DEADLINE_EXCEEDED, "the engine hangs", _hanging, script=(hang("generate"),)
     ),
     Row(
         Reason.IDLE_TIMEOUT,
@@ -387,9 +375,7 @@ ROWS = [
 ]
 
 
-NOT_THE_WORKERS = {
-    Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_inprocess.py",
-}
+NOT_THE_WORKERS = {Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_inprocess.py"}
 
 
 @asynccontextmanager

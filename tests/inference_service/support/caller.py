@@ -107,9 +107,7 @@ def duplex(audio: np.ndarray[Any, Any] = SILENCE, rate: int = 16_000) -> pb.Dupl
     """One unit of float32 audio."""
     return pb.DuplexInput(
         audio=common.AudioChunk(
-            encoding=common.AUDIO_ENCODING_PCM_F32LE,
-            sample_rate_hz=rate,
-            data=audio.astype("<f4").tobytes(),
+            encoding=common.AUDIO_ENCODING_PCM_F32LE, sample_rate_hz=rate, data=audio.astype("<f4").tobytes()
         )
     )
 

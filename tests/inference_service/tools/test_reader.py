@@ -125,12 +125,7 @@ ANSWERS: dict[str, tuple[CallSyntax, str, str, list[tuple[str, str]]]] = {
     "the end is missing": (HERMES, hermes("time", "{}").removesuffix("</tool_call>"), "", [("time", "{}")]),
     "a Llama call": (LLAMA, llama("weather", BERN), "", [("weather", BERN)]),
     "a Llama call after space": (LLAMA, "\n " + llama("weather", BERN), "", [("weather", BERN)]),
-    "a Llama call behind its tag": (
-        LLAMA,
-        "<|python_tag|>" + llama("time", "{}"),
-        "",
-        [("time", "{}")],
-    ),
+    "a Llama call behind its tag": (LLAMA, "<|python_tag|>" + llama("time", "{}"), "", [("time", "{}")]),
     "text before a Llama tag": (
         LLAMA,
         "Let me look. <|python_tag|>" + llama("time", "{}"),

@@ -85,10 +85,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: video(numbered(10), rate=Fraction(1, 100)),
         "must last at most 600 s, not 1000.0 s.",
     ),
-    "too large": (
-        lambda: video(numbered(1, (4112, 64))),
-        "must be at most 4096 x 4096, not 4112 x 64.",
-    ),
+    "too large": (lambda: video(numbered(1, (4112, 64))), "must be at most 4096 x 4096, not 4112 x 64."),
     "far too large": (huge, "must be at most 4096 x 4096, not 8192 x 8192."),
     "far too large behind a small container": (
         huge_in_disguise,

@@ -160,11 +160,7 @@ def save_hearing(folder: Path) -> Path:
             num_mel_bins=16,
             max_source_positions=1500,
         ),
-        text_config=Qwen2Config(
-            **text,
-            vocab_size=len(words) + 5,
-            eos_token_id=words.eos_token_id,
-        ),
+        text_config=Qwen2Config(**text, vocab_size=len(words) + 5, eos_token_id=words.eos_token_id),
         audio_token_index=words.convert_tokens_to_ids(CLIP),
         audio_token_id=words.convert_tokens_to_ids(CLIP),
         tie_word_embeddings=False,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from antiphon.contract import Reason
 from antiphon.grpc import get_info
@@ -95,31 +94,6 @@ async def test_stream_over_grpc_says_what_generate_says(folder: Path, greedy: An
         assert second.token_ids == greedy([5, 17, 42, *first.token_ids[:-1], 71], 4)
         await caller.half_close(*Stream)
         await until_free(worker.address, SLOTS)
-
-
-async def test_cancel_over_grpc_aborts_the_request(folder: Path) -> None:
-    async with served(folder) as worker, channel_to(worker.address) as channel:
-        caller = await stream(channel, max_new_tokens=90)
-        await caller.send_unit(1, ids(5))
-        await caller.read(Stream.PREFILL)
-        await caller.read(Stream.GENERATE)
-        await caller.cancel(1)
-        while not (last := await caller.read(Stream.GENERATE)).HasField("done"):
-            pass
-        assert last.done.end in (pb.UNIT_END_CANCELLED, pb.UNIT_END_CHUNK)
-        await until(lambda: worker.generator.open == 0)
-
-
-async def test_caller_that_vanishes_leaves_no_request(folder: Path) -> None:
-    async with served(folder) as worker:
-        async with channel_to(worker.address) as channel:
-            caller = await stream(channel, max_new_tokens=90)
-            await caller.send_unit(1, ids(5))
-            await caller.read(Stream.GENERATE)
-            for call in caller.calls.values():
-                call.cancel()
-        await until_free(worker.address, SLOTS)
-        assert worker.generator.open == 0
 
 
 async def check_unread_answers_are_bounded(
@@ -213,19 +187,6 @@ async def test_drain_lets_a_session_finish(folder: Path, greedy: Any) -> None:
         assert await soon(asyncio.shield(worker.running.run)) == 0
 
 
-async def test_drain_lets_an_utterance_end(tmp_path: Path) -> None:
-    folder = tiny_realtime.save(tmp_path / "hearing")
-    async with served(folder) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).ready(mode=pb.SESSION_MODE_TRANSCRIBE)
-        first = await caller.unit(1, speech(SOUND[:8000]))
-        worker.running.worker.interrupt()
-        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
-        last = await caller.unit(2, speech(SOUND[8000:], begins=False, ends=True))
-        assert first.text + last.text == written(folder, SOUND)
-        await caller.half_close(*Stream)
-        assert await soon(asyncio.shield(worker.running.run)) == 0
-
-
 async def test_chat_completion_through_the_adapter(folder: Path) -> None:
     async with served(folder) as worker, running_adapter(worker.address) as stage:
         answer = await asyncio.to_thread(ask, stage.address, model=folder.name, max_tokens=5)
@@ -234,14 +195,6 @@ async def test_chat_completion_through_the_adapter(folder: Path) -> None:
     assert said == again["choices"][0]["message"]["content"]
     assert answer["usage"]["completion_tokens"] == 5
     assert {it.cache_salt is not None for it in worker.generator.requests} == {True}
-
-
-@pytest.mark.parametrize("mode", [pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_TRANSCRIBE])
-async def test_modes_of_the_other_engine_are_refused(folder: Path, mode: int) -> None:
-    async with served(folder) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        await caller.send_config(mode=mode)
-        assert (await caller.end()).reason == Reason.MODE_UNSUPPORTED
 
 
 async def test_transcription_through_the_adapter_in_both_protocols(tmp_path: Path) -> None:
@@ -258,22 +211,12 @@ async def test_caller_that_vanishes_in_the_middle_of_an_utterance_leaves_nothing
     folder = tiny_realtime.save(tmp_path / "hearing")
     async with served(folder) as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).ready(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
+            caller = await Caller(channel).open()
+            ready = await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
+            assert [*ready.ignored_fields] == ["background"]
             await caller.send_unit(1, speech(SOUND))
             await caller.read(Stream.GENERATE)
             for call in caller.calls.values():
                 call.cancel()
         await until_free(worker.address, SLOTS)
         assert worker.generator.open == 0
-
-
-async def test_dead_engine_ends_transcriptions_and_the_worker(tmp_path: Path) -> None:
-    folder = tiny_realtime.save(tmp_path / "hearing")
-    async with served(folder) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).open()
-        ready = await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
-        assert [*ready.ignored_fields] == ["background"]
-        await caller.unit(1, speech(SOUND))
-        worker.generator.is_dead = True
-        assert (await caller.end()).reason == Reason.ENGINE_FATAL
-        assert await soon(asyncio.shield(worker.running.run)) == 3

@@ -156,19 +156,6 @@ async def test_hanging_decoder_disturbs_nobody(stopped: Processes, monkeypatch: 
         assert (await both.stranger.unit(2, turn())).done.end == pb.UNIT_END_TURN
 
 
-async def test_text_chats_are_answered_while_a_decoder_hangs(stopped: Processes) -> None:
-    async with running_worker(engine(sees=True)) as worker, channel_to(worker.address) as channel:
-        stranger, neighbour = await Caller(channel).open(), await Caller(channel).open()
-        for session in (stranger, neighbour):
-            await session.configure(mode=pb.SESSION_MODE_CHAT, seed=1, sampling=SHORT)
-        await stranger.send_unit(1, turn(message(film(short()))))
-        await until(lambda: stopped)
-        for number in range(1, 4):
-            assert (await neighbour.unit(number, turn())).done.end == pb.UNIT_END_TURN
-        assert stopped[0].returncode is None
-        leave(stranger, neighbour)
-
-
 async def test_neighbours_are_answered_when_a_decoder_crashes(stopped: Processes) -> None:
     async with pair() as both:
         await both.stranger.send_unit(1, turn(message(film(short()))))

@@ -76,11 +76,8 @@ def test_registered_voice_is_stated_back(mode: pb.SessionMode) -> None:
     assert planned.effective.voice.voice_id == "anna"
 
 
-def test_model_names_its_voices() -> None:
+def test_model_names_its_voices_and_others_are_not_found() -> None:
     assert list(model_info(CLONES).voice_ids) == ["anna", "default"]
-
-
-def test_unknown_voice_is_not_found() -> None:
     with pytest.raises(VoiceNotFound):
         plan(CLONES, voice=common.Voice(voice_id="bert"))
 

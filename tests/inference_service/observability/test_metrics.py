@@ -22,7 +22,6 @@ from tests.support.scripted_engine import (
     RunningWorker,
     ScriptedEngine,
     fails,
-    hang,
     listen,
     running_worker,
     telemetry,
@@ -82,34 +81,33 @@ async def test_slots_and_context_are_told_as_they_are() -> None:
     assert found.total(semconv.KV_CAPACITY.name) == 3 * INFO.context_limit
 
 
-async def test_pages_and_what_was_found_in_them_are_told() -> None:
+async def test_scrape_of_an_idle_worker_tells_pages_late_captures_model_and_no_errors() -> None:
     engine = ScriptedEngine()
     engine.pages = (3, 2, 507, 48)
     async with running_worker(engine, admin_port=0) as worker:
-        found = await scraped(worker)
-    pages = {state: found.value(semconv.KV_PAGES.name, state=state) for state in semconv.PageState}
-    assert pages == {"used": 3, "cached": 2, "free": 507}
-    assert found.total(semconv.KV_PREFIX_TOKENS.name) == 48
-
-
-async def test_late_captures_and_compilations_are_counted_from_0_on() -> None:
-    engine = ScriptedEngine()
-    async with running_worker(engine, admin_port=0) as worker:
-        before = await scraped(worker)
+        before = await scraped_until(worker, lambda s: records(s, semconv.EVENT_LOOP_LAG))
         engine.late = (2, 1)
         after = await scraped(worker)
+    pages = {state: after.value(semconv.KV_PAGES.name, state=state) for state in semconv.PageState}
+    assert pages == {"used": 3, "cached": 2, "free": 507}
+    assert after.total(semconv.KV_PREFIX_TOKENS.name) == 48
     late = [
         {kind: found.value(semconv.LATE_PREPARATIONS.name, preparation=kind) for kind in semconv.Preparation}
         for found in (before, after)
     ]
     assert late == [{"capture": 0, "compilation": 0}, {"capture": 2, "compilation": 1}]
-
-
-async def test_what_runs_is_told() -> None:
-    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
-        found = await scraped(worker)
-    assert found.value(semconv.MODEL_INFO.name, model="scripted", device="cpu", revision="stable") == 1
-    assert found.total(semconv.BUILD_INFO.name) == 1
+    assert after.value(semconv.MODEL_INFO.name, model="scripted", device="cpu", revision="stable") == 1
+    assert after.total(semconv.BUILD_INFO.name) == 1
+    for code, side in (
+        (Reason.ENGINE_FATAL, Side.SERVER),
+        (Reason.UNIT_TIMEOUT, Side.SERVER),
+        (Reason.UNIT_TIMEOUT, Side.CLIENT),
+        (Reason.INFERENCE_FAILED, Side.SERVER),
+        (Reason.AUDIO_INVALID, Side.CLIENT),
+    ):
+        assert after.value(semconv.ERRORS.name, code=code, side=side) == 0
+    for code in (Reason.IDLE_TIMEOUT, Reason.DRAINING, Reason.LOADING, "CANCELLED"):
+        assert not [labels for name, labels in after.samples if ("code", code) in labels]
 
 
 async def test_calls_are_counted_by_method_and_code() -> None:
@@ -151,21 +149,6 @@ async def test_a_failed_unit_is_counted_once(play: Play, code: str, side: Side) 
         found = await scraped(worker)
     assert found.value(semconv.ERRORS.name, code=code, side=side) == 1
     assert found.total(semconv.ERRORS.name) == 1
-
-
-async def test_errors_are_counted_from_0() -> None:
-    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
-        found = await scraped(worker)
-    for code, side in (
-        (Reason.ENGINE_FATAL, Side.SERVER),
-        (Reason.UNIT_TIMEOUT, Side.SERVER),
-        (Reason.UNIT_TIMEOUT, Side.CLIENT),
-        (Reason.INFERENCE_FAILED, Side.SERVER),
-        (Reason.AUDIO_INVALID, Side.CLIENT),
-    ):
-        assert found.value(semconv.ERRORS.name, code=code, side=side) == 0
-    for code in (Reason.IDLE_TIMEOUT, Reason.DRAINING, Reason.LOADING, "CANCELLED"):
-        assert not [labels for name, labels in found.samples if ("code", code) in labels]
 
 
 async def test_input_that_cannot_be_used_is_counted_once() -> None:
@@ -248,8 +231,3 @@ async def test_nothing_that_was_said_is_told() -> None:
     async with running_worker(ScriptedEngine(Play(((CANARY, 0.5),))), admin_port=0) as worker:
         await one_session(worker)
         assert "heron" not in (await scraped(worker)).exposition
-
-
-async def test_the_event_loop_is_watched() -> None:
-    async with running_worker(ScriptedEngine(hang("prefill")), admin_port=0) as worker:
-        await scraped_until(worker, lambda s: records(s, semconv.EVENT_LOOP_LAG))

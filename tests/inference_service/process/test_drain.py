@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from tests.support.scripted_engine import (
     INFO,
     PATIENT,
     Play,
+    RunningWorker,
     ScriptedEngine,
     hang,
     listen,
@@ -107,41 +110,44 @@ async def test_a_worker_interrupted_while_it_loads_stops_at_once() -> None:
     may_load.set()
 
 
-async def test_a_drain_lets_sessions_finish() -> None:
-    limits = replace(PATIENT, go_away_ahead_s=1000.0)
-    async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0, limits=limits) as worker:
+@asynccontextmanager
+async def draining(
+    engine: ScriptedEngine, drain_timeout_s: float, **options: Any
+) -> AsyncIterator[tuple[RunningWorker, Caller]]:
+    """A worker that was told to stop, and a session of it."""
+    async with running_worker(engine, drain_timeout_s=drain_timeout_s, **options) as worker:
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel).ready()
             worker.worker.interrupt()
-            notice = await caller.read(Stream.GENERATE)
-            assert (notice.unit, notice.go_away.reason) == (0, "draining")
-            assert 900 < notice.go_away.time_left.ToTimedelta().total_seconds() <= 1000
-            await caller.unit(1)
-            assert (await caller.leave()).code is Code.OK
+            yield worker, caller
+
+
+async def test_a_drain_lets_sessions_finish() -> None:
+    limits = replace(PATIENT, go_away_ahead_s=1000.0)
+    async with draining(ScriptedEngine(), 1000.0, limits=limits) as (worker, caller):
+        notice = await caller.read(Stream.GENERATE)
+        assert (notice.unit, notice.go_away.reason) == (0, "draining")
+        assert 900 < notice.go_away.time_left.ToTimedelta().total_seconds() <= 1000
+        await caller.unit(1)
+        assert (await caller.leave()).code is Code.OK
         assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
 
 
 async def test_sessions_are_not_told_before_the_end_is_near() -> None:
-    async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0) as worker:
-        async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).ready()
-            worker.worker.interrupt()
-            await caller.unit(1)
-            assert (await info(channel)).state == pb.WORKER_STATE_DRAINING
-            answers = await caller.unit(2)
-            assert not any(piece.HasField("go_away") for piece in answers.pieces)
+    async with draining(ScriptedEngine(), 1000.0) as (_, caller):
+        await caller.unit(1)
+        assert (await caller.settle()).state == pb.WORKER_STATE_DRAINING
+        answers = await caller.unit(2)
+        assert not any(piece.HasField("go_away") for piece in answers.pieces)
 
 
 async def test_sessions_are_told_so_long_before_the_end() -> None:
     limits = replace(PATIENT, go_away_ahead_s=0.5)
-    async with running_worker(ScriptedEngine(), drain_timeout_s=0.8, limits=limits) as worker:
-        async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).ready()
-            worker.worker.interrupt()
-            notice = await caller.read(Stream.GENERATE)
-            assert notice.HasField("go_away")
-            assert notice.go_away.time_left.ToTimedelta().total_seconds() <= 0.5
-            assert (await caller.end()).reason == Reason.DRAINING
+    async with draining(ScriptedEngine(), 0.8, limits=limits) as (_, caller):
+        notice = await caller.read(Stream.GENERATE)
+        assert notice.HasField("go_away")
+        assert notice.go_away.time_left.ToTimedelta().total_seconds() <= 0.5
+        assert (await caller.end()).reason == Reason.DRAINING
 
 
 async def test_units_accepted_before_the_notice_are_still_served() -> None:
@@ -183,12 +189,7 @@ async def test_sessions_that_outlast_the_drain_are_ended_and_cleaned() -> None:
 
 async def test_a_second_signal_ends_at_once() -> None:
     engine = ScriptedEngine()
-    async with (
-        running_worker(engine, drain_timeout_s=1000.0) as worker,
-        channel_to(worker.address) as channel,
-    ):
-        caller = await Caller(channel).ready()
-        worker.worker.interrupt()
+    async with draining(engine, 1000.0) as (worker, caller):
         worker.worker.interrupt()
         assert (await caller.end()).reason == Reason.DRAINING
         assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED

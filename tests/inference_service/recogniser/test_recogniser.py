@@ -130,12 +130,12 @@ def test_a_killed_process_costs_one_utterance_and_comes_back(
     assert ready(recogniser).words == SUM
 
 
-def test_who_starts_it_waits_for_nobody_who_is_being_recognised(grammar: Path) -> None:
+def test_a_session_starts_the_recogniser_and_waits_for_nobody_who_is_being_recognised(grammar: Path) -> None:
     recogniser = RecogniserProcess(grammar)
     with recogniser._lock:  # as it is held while an answer is awaited
-        recogniser.start()
+        Utterances(recogniser)
     assert recogniser._process is None
-    recogniser.start()
+    Utterances(recogniser)
     assert recogniser._process is not None
     recogniser.close()
 
@@ -154,13 +154,6 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_utterance(
     os.kill(process.pid, signal.SIGCONT)
     assert ready(recogniser).words == SUM
     assert recogniser._process is process
-
-
-def test_a_session_starts_the_recogniser_before_anybody_speaks(grammar: Path) -> None:
-    recogniser = RecogniserProcess(grammar)
-    Utterances(recogniser)
-    assert recogniser._process is not None
-    recogniser.close()
 
 
 def test_a_frozen_process_is_given_up(recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch) -> None:

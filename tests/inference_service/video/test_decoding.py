@@ -83,15 +83,10 @@ def test_sound_lies_where_it_was_recorded() -> None:
     assert reader.cuts[0][0] == 0
 
 
-def test_sound_is_decoded_only_where_it_is_wanted() -> None:
-    data = video(numbered(10), rate=10, sound=tone(1.0))
-    reader, _ = read(data, Order(600.0, 4_000_000, hears=False))
-    assert len(reader.sound) == 0
-
-
-def test_sound_that_outlasts_the_pictures_ends_with_them() -> None:
-    reader, _ = read(video(numbered(10), rate=10, sound=tone(3.0)))
-    assert len(reader.sound) == SAMPLE_RATE
+def test_sound_is_decoded_only_where_it_is_wanted_and_ends_with_the_pictures() -> None:
+    data = video(numbered(10), rate=10, sound=tone(3.0))
+    assert len(read(data)[0].sound) == SAMPLE_RATE
+    assert len(read(data, Order(600.0, 4_000_000, hears=False))[0].sound) == 0
 
 
 def test_large_frames_are_scaled_down_in_their_shape() -> None:

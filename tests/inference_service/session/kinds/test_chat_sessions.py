@@ -185,14 +185,9 @@ def state(chat: Chatter, *parts: str | Picture | Clip) -> torch.Tensor:
     return chat.session.last_hidden
 
 
-def test_picture_is_seen(chat: Chatter) -> None:
-    first, second, again = (state(chat, "What is it?", shown) for shown in (PICTURE, OTHER, PICTURE))
-    torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
-    assert float((first - second).abs().max()) > 1e-3
-
-
-def test_clip_is_heard(chat: Chatter) -> None:
-    first, second, again = (state(chat, "What is it?", clip(1.5, seed)) for seed in (1, 2, 1))
+@pytest.mark.parametrize("parts", [(PICTURE, OTHER), (clip(1.5, 1), clip(1.5, 2))], ids=["seen", "heard"])
+def test_picture_is_seen_and_clip_heard(chat: Chatter, parts: tuple[Picture | Clip, ...]) -> None:
+    first, second, again = (state(chat, "What is it?", part) for part in (*parts, parts[0]))
     torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
     assert float((first - second).abs().max()) > 1e-3
 

@@ -57,11 +57,8 @@ def test_text_alone_is_one_portion_of_words() -> None:
     assert (made.text_tokens, made.audio_tokens, made.vision_tokens) == (len(words.ids), 0, 0)
 
 
-def test_system_prompt_of_the_session_stands_before_the_messages() -> None:
+def test_system_prompt_of_the_session_stands_before_the_messages_unless_the_turn_has_its_own() -> None:
     assert text_of(prompt(user("Hi"), system="Be brief.")).startswith("system\nBe brief.\nuser\nHi")
-
-
-def test_system_message_of_the_turn_replaces_that_of_the_session() -> None:
     own = ChatMessage("system", ("Be long.",))
     assert text_of(prompt(own, user("Hi"), system="Be brief.")).startswith("system\nBe long.\nuser\nHi")
 

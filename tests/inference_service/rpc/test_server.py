@@ -1,5 +1,6 @@
 """The services and rules of the worker's gRPC server: reflection, health, compression, peers, drain."""
 
+import asyncio
 import gzip
 import logging
 from typing import Any
@@ -8,12 +9,11 @@ import grpc
 import grpc.aio
 import pytest
 import trustme
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from antiphon.contract import MAX_MESSAGE_BYTES
@@ -42,60 +42,27 @@ from tests.support.scripted_engine import PATIENT, ScriptedEngine, running_worke
 UNIMPLEMENTED = str(grpc.StatusCode.UNIMPLEMENTED.value[0])
 
 
-class Reflected:
-    """A client that knows nothing but the reflection service, as `grpcurl` does."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._channel = channel
-        self._stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        self._pool = DescriptorPool()
-        self._files: set[str] = set()
-
-    async def services(self) -> set[str]:
-        answer = await self._ask(reflection_pb2.ServerReflectionRequest(list_services=""))
-        return {service.name for service in answer.list_services_response.service}
-
-    async def methods(self, service: str) -> set[str]:
-        await self._load(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
-        return set(self._pool.FindServiceByName(service).methods_by_name)
-
-    async def call(self, service: str, method: str, **fields: Any) -> dict[str, Any]:
-        """Call a unary method and return its answer as JSON has it."""
-        await self.methods(service)
-        found = self._pool.FindServiceByName(service).methods_by_name[method]
-        request, answer = GetMessageClass(found.input_type), GetMessageClass(found.output_type)
-        send = self._channel.unary_unary(f"/{service}/{method}", request.SerializeToString, answer.FromString)
-        return MessageToDict(await soon(send(request(**fields))), preserving_proto_field_name=True)
-
-    async def _load(self, request: Any) -> None:
-        for data in (await self._ask(request)).file_descriptor_response.file_descriptor_proto:
-            file = FileDescriptorProto.FromString(data)
-            if file.name not in self._files:
-                self._files.add(file.name)
-                for needed in file.dependency:
-                    if needed not in self._files:
-                        await self._load(reflection_pb2.ServerReflectionRequest(file_by_filename=needed))
-                self._pool.Add(file)
-
-    async def _ask(self, request: Any) -> Any:
-        call = self._stub.ServerReflectionInfo()
-        await soon(call.write(request))
-        await soon(call.done_writing())
-        answer = await soon(call.read())
-        assert not answer.HasField("error_response"), answer
-        await soon(call.code())
-        return answer
+def reflected(address: str) -> tuple[set[str], set[str], list[dict[str, Any]]]:
+    """The services, the worker's methods and two answers, for a client that knows nothing of them."""
+    with grpc.insecure_channel(address) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        pool, answers = DescriptorPool(database), []
+        for service, name in ((SERVICES[1], "GetInfo"), ("grpc.health.v1.Health", "Check")):
+            method = pool.FindServiceByName(service).methods_by_name[name]
+            request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+            call = channel.unary_unary(f"/{service}/{name}", request.SerializeToString, answer.FromString)
+            answers.append(MessageToDict(call(request()), preserving_proto_field_name=True))
+        methods = set(pool.FindServiceByName(SERVICES[1]).methods_by_name)
+        return set(database.get_services()), methods, answers
 
 
 async def test_reflection_client_lists_describes_and_calls_get_info() -> None:
-    async with running_worker(ScriptedEngine(slots=3)) as worker, channel_to(worker.address) as channel:
-        client = Reflected(channel)
-        services = await client.services()
-        assert services >= {SERVICES[1], "grpc.health.v1.Health"}
-        assert await client.methods(SERVICES[1]) >= {"Prefill", "Generate", "Finalize", "GetInfo"}
-        told = await client.call(SERVICES[1], "GetInfo")
-        assert (told["slots"], told["state"]) == (3, "WORKER_STATE_READY")
-        assert await client.call("grpc.health.v1.Health", "Check") == {"status": "SERVING"}
+    async with running_worker(ScriptedEngine(slots=3)) as worker:
+        services, methods, (told, health) = await soon(asyncio.to_thread(reflected, worker.address))
+    assert services >= {SERVICES[1], "grpc.health.v1.Health"}
+    assert methods >= {"Prefill", "Generate", "Finalize", "GetInfo"}
+    assert (told["slots"], told["state"]) == (3, "WORKER_STATE_READY")
+    assert health == {"status": "SERVING"}
 
 
 async def test_health_watch_tells_of_drain_and_unknown_services() -> None:

@@ -18,29 +18,15 @@ REFERENCE: list[dict[str, Any]] = json.loads(Path(__file__).with_name("reference
 IDS = [f"{it['container']}-{it['rate']}x{it['frames']}-{it['stack_frames']}" for it in REFERENCE]
 
 
-@pytest.fixture(params=REFERENCE, ids=IDS)
-def case(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return dict(request.param)
-
-
-def test_frames_are_those_of_the_reference(case: dict[str, Any]) -> None:
-    seen = moments(case["frames"], float(Fraction(case["rate"])), case["stack_frames"])
-    assert [moment.frame for moment in seen] == case["pictures"]
-
-
-def test_sound_is_cut_where_the_reference_cuts_it(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", REFERENCE, ids=IDS)
+def test_frames_sound_and_stacks_are_those_of_the_reference(case: dict[str, Any]) -> None:
     rate = float(Fraction(case["rate"]))
     seen = moments(case["frames"], rate, case["stack_frames"])
-    pieces = cuts(seen, case["frames"] / rate, case["samples"])
-    *others, (begin, end) = pieces
+    assert [moment.frame for moment in seen] == case["pictures"]
+    *others, (begin, end) = cuts(seen, case["frames"] / rate, case["samples"])
     padded = [*others, (begin, max(end, begin + SHORTEST_TAIL))]
     assert [end - begin for begin, end in padded] == [length for _, length in case["sounds"]]
     assert [begin % 20_000 for begin, _ in others] == [begin for begin, _ in case["sounds"][:-1]]
-
-
-def test_stacks_are_those_of_the_reference_up_to_64_seconds(case: dict[str, Any]) -> None:
-    rate = float(Fraction(case["rate"]))
-    seen = moments(case["frames"], rate, case["stack_frames"])
     if case["stack_frames"] > 1 and case["frames"] / rate <= 64:
         assert [list(moment.stack) or None for moment in seen] == case["stacks"]
     if case["stack_sizes"]:

@@ -28,38 +28,30 @@ def test_session_is_ready_when_it_has_read_its_prompt_and_fails_if_it_cannot() -
     ]
 
 
-def test_listen_ends_a_unit_with_nothing_said(talk: Talk) -> None:
-    said = talk.unit(talk.special.listen)
-    assert (said.done.end, said.done.finish) == (End.LISTEN, Finish.EOS)
-    assert (said.text, said.samples) == ("", 0)
-
-
-def test_spoken_unit_says_its_text_and_one_second_and_leaves_the_turn_open(talk: Talk) -> None:
-    words = talk.encode(" I am here")
-    said = talk.unit(talk.special.speak, *words, talk.special.chunk_eos)
-    assert (said.done.end, said.text) == (End.CHUNK, " I am here")
-    assert said.token_ids == tuple(words)
-    assert said.samples == 24_000
-    assert talk.conversation.turn_open
-
-
-def test_turn_end_closes_the_turn(talk: Talk) -> None:
-    said = talk.unit(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.chunk_eos)
-    assert said.done.end is End.TURN
-    assert not talk.conversation.turn_open
-    assert talk.conversation.speech.length == 0
-
-
-def test_words_after_a_turn_end_open_it_again(talk: Talk) -> None:
-    yes = talk.encode(" Yes")
-    said = talk.unit(talk.special.speak, *yes, talk.special.turn_eos, *yes, talk.special.chunk_eos)
-    assert said.done.end is End.CHUNK
-    assert talk.conversation.turn_open
-
-
-def test_listen_after_a_turn_end_keeps_what_the_unit_said(talk: Talk) -> None:
-    said = talk.unit(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.listen)
-    assert (said.done.end, said.text, said.samples) == (End.TURN, " Yes", 24_000)
+@pytest.mark.parametrize(
+    ("decided", "end", "text", "is_open"),
+    [
+        (["<listen>"], End.LISTEN, "", False),
+        (["<speak>", " I am here", "<chunk_eos>"], End.CHUNK, " I am here", True),
+        (["<speak>", " Yes", "<turn_eos>", "<chunk_eos>"], End.TURN, " Yes", False),
+        (["<speak>", " Yes", "<turn_eos>", " Yes", "<chunk_eos>"], End.CHUNK, " Yes Yes", True),
+        (["<speak>", " Yes", "<turn_eos>", "<listen>"], End.TURN, " Yes", False),
+    ],
+    ids=["listens", "speaks", "ends its turn", "speaks on", "ends its turn and listens"],
+)
+def test_decisions_of_a_unit_end_it(
+    talk: Talk, decided: list[str], end: End, text: str, is_open: bool
+) -> None:
+    marks = {
+        f"<{name}>": getattr(talk.special, name) for name in ("listen", "speak", "chunk_eos", "turn_eos")
+    }
+    said = talk.unit(*(i for it in decided for i in ([marks[it]] if it in marks else talk.encode(it))))
+    assert (said.done.end, said.done.finish) == (end, Finish.EOS)
+    assert (said.text, said.samples) == (text, 24_000 if text else 0)
+    words = [i for it in decided if it not in marks for i in talk.encode(it)]
+    assert [i for i in said.token_ids if i not in marks.values()] == words
+    assert talk.conversation.turn_open is is_open
+    assert (talk.conversation.speech.length > 0) is is_open
 
 
 @pytest.mark.parametrize("name", ["listen", "chunk_eos", "chunk_tts_eos"])

@@ -52,7 +52,7 @@ def request(sampling: Sampling, **changes: Any) -> Request:
     return Request(sampling=sampling, **{**given, **changes})
 
 
-def test_parameters_of_a_drawn_request() -> None:
+def test_parameters_of_a_request() -> None:
     sampling = Sampling(temperature=0.7, top_p=0.5, top_k=4, repetition_penalty=1.2, stop_token_ids=(3,))
     assert request(sampling).parameters() == {
         "max_tokens": 7,
@@ -65,17 +65,11 @@ def test_parameters_of_a_drawn_request() -> None:
         "seed": 5,
         "detokenize": False,
     }
-
-
-def test_parameters_without_ends_and_with_every_token() -> None:
     given = request(Sampling(ignore_eos=True, top_k=KEEP_ALL)).parameters()
     assert (given["stop_token_ids"], given["top_k"]) == ([], 0)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.0005])
-def test_parameters_of_a_cold_request_are_greedy(temperature: float) -> None:
-    given = request(Sampling(temperature=temperature)).parameters()
-    assert (given["temperature"], given["seed"]) == (0.0, None)
+    for temperature in (0.0, 0.0005):  # greedy
+        given = request(Sampling(temperature=temperature)).parameters()
+        assert (given["temperature"], given["seed"]) == (0.0, None)
 
 
 def test_salt_names_the_tenant() -> None:
@@ -91,11 +85,12 @@ def test_seed_differs_by_session_and_unit_and_fits_63_bits() -> None:
 
 def test_arguments_of_a_usual_worker() -> None:
     given = engine_arguments(WorkerOptions(engine="vllm"), FOLDER)
-    assert given["model"] == "model"
-    assert given["dtype"] == "auto"
+    assert (given["model"], given["dtype"], given["trust_remote_code"]) == ("model", "auto", False)
     assert (given["tensor_parallel_size"], given["pipeline_parallel_size"]) == (1, 1)
-    assert given["trust_remote_code"] is False
     assert not {"quantization", "gpu_memory_utilization", "max_model_len"} & given.keys()
+    # They stay within the positions of the model.
+    options = WorkerOptions(engine="vllm", context_limit=256)
+    assert engine_arguments(options, FOLDER, 256)["max_model_len"] == 256
 
 
 def test_arguments_of_options() -> None:
@@ -124,11 +119,6 @@ def test_arguments_of_options() -> None:
         "max_model_len": 101,
     }
     assert expected.items() <= given.items()
-
-
-def test_arguments_stay_within_the_positions_of_the_model() -> None:
-    options = WorkerOptions(engine="vllm", context_limit=256)
-    assert engine_arguments(options, FOLDER, 256)["max_model_len"] == 256
 
 
 def test_environment_keeps_what_the_operator_set() -> None:
@@ -167,12 +157,9 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
         loading.load_engine(WorkerOptions(engine="vllm"), lambda told: None, lambda message: None)
 
 
-def test_a_full_duplex_model_is_refused_before_vllm_is_started() -> None:
+def test_models_that_vllm_does_not_serve_are_refused_before_it_is_started(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^The engine vllm serves .* pass --engine antiphon\.$"):
         loading.read_served(find("antiphon-mini"))
-
-
-def test_an_encoder_before_the_decoder_is_refused_before_vllm_is_started(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "whisper", "is_encoder_decoder": true}')
     with pytest.raises(ConfigurationError, match=r"^The engine vllm serves models without an encoder"):
         loading.read_served(tmp_path)
@@ -189,29 +176,19 @@ def test_get_info_describes_the_engine() -> None:
     told = replies.model_info(INFO).engine
     assert (told.name, told.version) == ("vllm", "0.32.0")
     assert (told.tensor_parallel_size, told.pipeline_parallel_size) == (2, 3)
-
-
-def test_get_info_of_the_usual_engine_has_the_version_of_the_package() -> None:
-    told = replies.model_info(replace(INFO, engine=EngineInfo())).engine
-    assert told.name == "antiphon"
-    assert told.version
+    usual = replies.model_info(replace(INFO, engine=EngineInfo())).engine
+    assert (usual.name, usual.version != "") == ("antiphon", True)
 
 
 def config(**sampling: Any) -> pb.SessionConfig:
     return pb.SessionConfig(mode=pb.SESSION_MODE_CHAT, sampling=common.SamplingParams(**sampling))
 
 
-def test_length_penalty_of_a_session_is_told_to_be_ignored() -> None:
+def test_length_penalty_other_than_1_is_ignored_in_a_session_and_refused_in_a_unit() -> None:
     plan = resolve(config(length_penalty=1.5), INFO, lambda: 1)
     assert plan.ignored_fields == ("sampling.length_penalty",)
     assert plan.effective.sampling.length_penalty == 1.0
-
-
-def test_length_penalty_of_1_is_no_difference() -> None:
     assert resolve(config(length_penalty=1.0), INFO, lambda: 1).ignored_fields == ()
-
-
-def test_length_penalty_of_a_unit_is_refused() -> None:
     setup = ChatSetup(Sampling(), 1)
     with pytest.raises(UnitRefused, match=r"^run\.length_penalty must be 1 with the engine vllm"):
         unit_overrides(common.SamplingParams(length_penalty=1.5), "run", setup, INFO)

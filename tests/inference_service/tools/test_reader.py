@@ -68,107 +68,69 @@ def _joined(deltas: list[CallDelta]) -> tuple[str, str, str, bool]:
     return first.id, first.name, "".join(it.arguments for it in deltas), last.complete
 
 
-ANSWERS: dict[str, tuple[CallSyntax, str, str, list[tuple[str, str]]]] = {
-    "no call": (HERMES, "It rains. ", "It rains. ", []),
-    "what only looks like one": (HERMES, "a < b, <tool> or <tool_call", "a < b, <tool> or <tool_call", []),
-    "a call": (HERMES, hermes("weather", BERN), "", [("weather", BERN)]),
-    "text before it": (
-        HERMES,
-        "Let me look.\n\n" + hermes("weather", BERN),
-        "Let me look.",
-        [("weather", BERN)],
-    ),
-    "text behind it": (HERMES, hermes("time", "{}") + "\n Done. ", "Done. ", [("time", "{}")]),
-    "two calls": (
-        HERMES,
-        hermes("weather", BERN) + "\n" + hermes("time", "{}") + "\n",
-        "",
-        [("weather", BERN), ("time", "{}")],
-    ),
-    "text between calls": (
-        HERMES,
-        hermes("weather", BERN) + "\nand " + hermes("time", "{}"),
-        "and",
-        [("weather", BERN), ("time", "{}")],
-    ),
-    "the end of a call in its arguments": (
-        HERMES,
-        hermes("weather", '{"city": "</tool_call>\\"}{["}'),
-        "",
-        [("weather", '{"city": "</tool_call>\\"}{["}')],
-    ),
-    "nested arguments": (
-        HERMES,
-        hermes("weather", '{"a": [{"b": {}}, [1, -2.5e3, null, true]]}'),
-        "",
-        [("weather", '{"a": [{"b": {}}, [1, -2.5e3, null, true]]}')],
-    ),
+WEATHER, TIME = ("weather", BERN), ("time", "{}")
+ODD, NESTED = '{"city": "</tool_call>\\"}{["}', '{"a": [{"b": {}}, [1, -2.5e3, null, true]]}'
+ZURICH = '{"city":"Zürich 🌧"}'
+LOOK = "Let me look."
+HERMES_ANSWERS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+    "no call": ("It rains. ", "It rains. ", []),
+    "what only looks like one": ("a < b, <tool> or <tool_call", "a < b, <tool> or <tool_call", []),
+    "a call": (hermes(*WEATHER), "", [WEATHER]),
+    "text before it": (f"{LOOK}\n\n" + hermes(*WEATHER), LOOK, [WEATHER]),
+    "text behind it": (hermes(*TIME) + "\n Done. ", "Done. ", [TIME]),
+    "two calls": (hermes(*WEATHER) + "\n" + hermes(*TIME) + "\n", "", [WEATHER, TIME]),
+    "text between calls": (hermes(*WEATHER) + "\nand " + hermes(*TIME), "and", [WEATHER, TIME]),
+    "the end of a call in its arguments": (hermes("weather", ODD), "", [("weather", ODD)]),
+    "nested arguments": (hermes("weather", NESTED), "", [("weather", NESTED)]),
     "no space at all": (
-        HERMES,
-        '<tool_call>{"name":"weather","arguments":{"city":"Zürich 🌧"}}</tool_call>',
+        f'<tool_call>{{"name":"weather","arguments":{ZURICH}}}</tool_call>',
         "",
-        [("weather", '{"city":"Zürich 🌧"}')],
+        [("weather", ZURICH)],
     ),
     "space everywhere": (
-        HERMES,
         '<tool_call> \n{ "name" : "time" ,\n "arguments" : { } \n} \n</tool_call>',
         "",
         [("time", "{ }")],
     ),
     "arguments before the name": (
-        HERMES,
         f'<tool_call>{{"arguments": {BERN}, "name": "weather"}}</tool_call>',
         "",
-        [("weather", BERN)],
+        [WEATHER],
     ),
-    "no arguments": (HERMES, '<tool_call>\n{"name": "time"}\n</tool_call>', "", [("time", "{}")]),
-    "the end is missing": (HERMES, hermes("time", "{}").removesuffix("</tool_call>"), "", [("time", "{}")]),
-    "a Llama call": (LLAMA, llama("weather", BERN), "", [("weather", BERN)]),
-    "a Llama call after space": (LLAMA, "\n " + llama("weather", BERN), "", [("weather", BERN)]),
-    "a Llama call behind its tag": (LLAMA, "<|python_tag|>" + llama("time", "{}"), "", [("time", "{}")]),
-    "text before a Llama tag": (
-        LLAMA,
-        "Let me look. <|python_tag|>" + llama("time", "{}"),
-        "Let me look.",
-        [("time", "{}")],
-    ),
-    "several Llama calls": (
-        LLAMA,
-        llama("weather", BERN) + "; " + llama("time", "{}") + "\n" + llama("time", "{}"),
-        "",
-        [("weather", BERN), ("time", "{}"), ("time", "{}")],
-    ),
-    "JSON that is no call": (LLAMA, '{"name": "Bern", "size": 3}', '{"name": "Bern", "size": 3}', []),
-    "JSON of a tool that there is not": (LLAMA, llama("news", "{}"), llama("news", "{}"), []),
-    "the beginning of JSON": (LLAMA, '  {"nam', '  {"nam', []),
-    "text with JSON": (LLAMA, "So: " + llama("time", "{}"), "So: " + llama("time", "{}"), []),
+    "no arguments": ('<tool_call>\n{"name": "time"}\n</tool_call>', "", [TIME]),
+    "the end is missing": (hermes(*TIME).removesuffix("</tool_call>"), "", [TIME]),
 }
+LLAMA_ANSWERS: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
+    "a Llama call": (llama(*WEATHER), "", [WEATHER]),
+    "a Llama call after space": ("\n " + llama(*WEATHER), "", [WEATHER]),
+    "a Llama call behind its tag": ("<|python_tag|>" + llama(*TIME), "", [TIME]),
+    "text before a Llama tag": (f"{LOOK} <|python_tag|>" + llama(*TIME), LOOK, [TIME]),
+    "several Llama calls": (
+        llama(*WEATHER) + "; " + llama(*TIME) + "\n" + llama(*TIME),
+        "",
+        [WEATHER, TIME, TIME],
+    ),
+    "JSON that is no call": ('{"name": "Bern", "size": 3}', '{"name": "Bern", "size": 3}', []),
+    "JSON of a tool that there is not": (llama("news", "{}"), llama("news", "{}"), []),
+    "the beginning of JSON": ('  {"nam', '  {"nam', []),
+    "text with JSON": ("So: " + llama(*TIME), "So: " + llama(*TIME), []),
+}
+ANSWERS = HERMES_ANSWERS | LLAMA_ANSWERS
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-def test_an_answer_is_text_and_calls(case: str) -> None:
-    syntax, answer, text, calls = ANSWERS[case]
-    told = Told(syntax, [answer])
+def test_an_answer_is_text_and_calls_however_it_is_cut(case: str) -> None:
+    syntax, (answer, text, calls) = LLAMA if case in LLAMA_ANSWERS else HERMES, ANSWERS[case]
+    told, letters = Told(syntax, [answer]), Told(syntax, list(answer))
     assert told.text == text
     assert told.calls == [(f"id{i}", name, given, True) for i, (name, given) in enumerate(calls)]
     assert (told.problem, told.complete) == ("", len(calls))
-
-
-@pytest.mark.parametrize("case", ANSWERS)
-def test_it_is_the_same_cut_at_any_place(case: str) -> None:
-    syntax, answer, *_ = ANSWERS[case]
-    whole = Told(syntax, [answer])
-    assert Told(syntax, list(answer)).outcome == whole.outcome
+    assert letters.outcome == told.outcome
     for at in range(len(answer)):
-        assert Told(syntax, [answer[:at], answer[at:]]).outcome == whole.outcome
-
-
-@pytest.mark.parametrize("case", ANSWERS)
-def test_every_character_is_told_once(case: str) -> None:
-    """What is said is where it was written: so tokens can be told apart by their characters."""
-    syntax, answer, *_ = ANSWERS[case]
+        assert Told(syntax, [answer[:at], answer[at:]]).outcome == told.outcome
+    # What is said is where it was written: so tokens can be told apart by their characters.
     at = 0
-    for span in Told(syntax, list(answer)).spans:
+    for span in letters.spans:
         if span.text:
             assert answer[at : at + span.length] == span.text
         at += span.length

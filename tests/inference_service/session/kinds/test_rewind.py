@@ -60,20 +60,15 @@ def listened(talker: Talker, said: int, silent: int, **how: Any) -> Talker:
 @pytest.mark.parametrize("kept", [1, 2, 3])
 @pytest.mark.sample("2")
 def test_later_states_are_those_of_a_session_that_was_silent(talker: Any, kept: int) -> None:
-    going_on, back = spoken(talker(), 4), spoken(talker(), 4)
-    silent = listened(talker(), kept - 1, 5 - kept)
+    back, silent = spoken(talker(), 4), listened(talker(), kept - 1, 5 - kept)
+    going_on = spoken(talker(), 4)
     answer = back.rewind(kept)
     assert (answer.failure, answer.units) == (None, 5 - kept)
     assert answer.context_tokens == silent.session.context.tokens
+    assert np.array_equal(back.session.sampler.history, silent.session.sampler.history)
     expected = silent.after()
     assert torch.allclose(back.after(), expected, atol=TOLERANCE)
     assert not torch.allclose(going_on.after(), expected, atol=100 * TOLERANCE)
-
-
-def test_context_holds_what_that_of_the_silent_session_holds(talker: Any) -> None:
-    back, silent = spoken(talker(), 3), listened(talker(), 1, 2)
-    back.rewind(2)
-    back.after(), silent.after()
     one, other = back.session.context, silent.session.context
     assert (one.length, one.units, one._said) == (other.length, other.units, other._said)
     cache = back.where.language.cache
@@ -154,12 +149,6 @@ def test_turn_that_was_cut_is_closed_and_the_next_words_begin_on_a_clean_voice(t
     assert session.tokenizer.special.turn_eos not in session.context.pending, "the unit before closes it"
     back.unit()
     assert back.ends[-1] in (End.CHUNK, End.TURN)
-
-
-def test_repetition_does_not_count_what_was_taken_back(talker: Any) -> None:
-    back, silent = spoken(talker(), 3), listened(talker(), 1, 2)
-    back.rewind(2)
-    assert np.array_equal(back.session.sampler.history, silent.session.sampler.history)
 
 
 def test_shipped_model_says_again_what_nobody_heard_and_only_then(talker: Any) -> None:

@@ -12,6 +12,13 @@ from tests.inference_service.engine.support.talk import VOCABULARY, Said
 UNUSABLE = Failure("IMAGE_INVALID", "no picture")
 
 
+def begin(chat: Exchange, *tokens: int) -> None:
+    """The next unit is heard, and these tokens are decided."""
+    chat.hear()
+    chat.generate()
+    chat.decide(*tokens)
+
+
 def texts(said: Said) -> list[str]:
     return [event.text for event in said.events if isinstance(event, Piece)]
 
@@ -180,9 +187,7 @@ def test_cancel_before_the_answer() -> None:
 
 def test_cancel_stops_at_the_next_decision() -> None:
     chat = Exchange()
-    chat.hear()
-    chat.generate()
-    chat.decide(*chat.encode("Hi"))
+    begin(chat, *chat.encode("Hi"))
     chat.turn.queue.cancel(1)
     said = chat.decide(*chat.encode("x"))
     assert (said.done.end, said.text) == (End.CANCELLED, "Hi")
@@ -223,8 +228,7 @@ def test_bad_numbers_in_the_prompt_fail_the_turn_alone() -> None:
 @pytest.mark.parametrize("poisoned", [True, False])
 def test_bad_numbers_in_the_answer_fail_the_turn_alone(poisoned: bool) -> None:
     chat = Exchange()
-    chat.hear()
-    chat.generate()
+    begin(chat)
     scores = torch.zeros(VOCABULARY) if poisoned else torch.full((VOCABULARY,), torch.nan)
     scores[40] = 10.0
     said = chat.decide_on(scores, poisoned=poisoned)

@@ -16,6 +16,13 @@ EIGHT_CHARACTERS = 599
 """A token of the recordings' vocabulary: eight asterisks."""
 
 
+def begin(talk: Talk, *tokens: int) -> None:
+    """The next unit is heard, and these tokens are decided."""
+    talk.hear()
+    talk.generate()
+    talk.decide(*tokens)
+
+
 @pytest.fixture
 def talk() -> Talk:
     return Talk()
@@ -91,9 +98,7 @@ def test_unit_without_words_listens_outside_a_turn_and_goes_on_speaking_inside(t
 
 
 def test_token_that_would_reach_28_characters_is_not_said(talk: Talk) -> None:
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.speak, *[EIGHT_CHARACTERS] * 4)
+    begin(talk, talk.special.speak, *[EIGHT_CHARACTERS] * 4)
     said = talk.speak()
     assert said.text == "*" * 24
     assert len(said.text) + 8 >= MAX_CHARACTERS
@@ -189,13 +194,8 @@ def test_turn_that_goes_on_is_ended_in_its_last_unit_and_others_may_speak(bounde
 
 def test_turn_that_ends_by_itself_in_time_needs_no_rest(bounded: Talk) -> None:
     bounded.unit(*babble(bounded))
-    yes = [
-        bounded.special.speak,
-        *bounded.encode(" yes"),
-        bounded.special.turn_eos,
-        bounded.special.chunk_eos,
-    ]
-    ended = bounded.unit(*yes)
+    special = bounded.special
+    ended = bounded.unit(special.speak, *bounded.encode(" yes"), special.turn_eos, special.chunk_eos)
     next_turn = bounded.unit(*babble(bounded))
     assert [ended.done.end, next_turn.done.end] == [End.TURN, End.CHUNK]
 
@@ -234,15 +234,14 @@ def test_cancel_before_the_unit_is_generated(talk: Talk, comes_first: bool) -> N
     if comes_first:
         talk.conversation.queue.cancel(1)
     talk.hear()
-    talk.conversation.queue.cancel(1)
+    if not comes_first:
+        talk.conversation.queue.cancel(1)
     talk.generate()
     assert_heard_but_not_spoken(talk)
 
 
 def test_cancel_while_deciding_stops_at_the_next_step_and_keeps_what_was_fed(talk: Talk) -> None:
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.speak, *talk.encode(" I"))
+    begin(talk, talk.special.speak, *talk.encode(" I"))
     before = talk.conversation.context.tokens
     talk.conversation.queue.cancel(1)
     talk.decide(talk.special.speak)
@@ -263,8 +262,7 @@ def test_cancel_at_the_last_step_comes_before_the_text(talk: Talk) -> None:
 
 @pytest.mark.parametrize("end", [(), ("turn_eos",)])
 def test_cancel_while_speaking_leaves_the_turn_as_it_was(talk: Talk, end: tuple[str, ...]) -> None:
-    talk.hear()
-    talk.generate()
+    begin(talk)
     ends = [getattr(talk.special, name) for name in (*end, "chunk_eos")]
     talk.decide(talk.special.speak, *talk.encode(" I am"), *ends)
     talk.conversation.queue.cancel(1)
@@ -274,9 +272,7 @@ def test_cancel_while_speaking_leaves_the_turn_as_it_was(talk: Talk, end: tuple[
 
 
 def test_cancel_after_the_last_word_changes_nothing(talk: Talk) -> None:
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.listen)
+    begin(talk, talk.special.listen)
     talk.conversation.queue.cancel(1)
     assert talk.finalize().done.end is End.LISTEN
 
@@ -289,9 +285,7 @@ def test_cancel_ends_earlier_and_spares_later_units(talk: Talk) -> None:
 
 @pytest.mark.parametrize("stage", ["deciding", "speaking"])
 def test_cancelled_turn_stays_open_until_a_forced_listen(talk: Talk, stage: str) -> None:
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.speak, *talk.encode(" I"))
+    begin(talk, talk.special.speak, *talk.encode(" I"))
     if stage == "speaking":
         talk.decide(talk.special.chunk_eos)
     talk.conversation.queue.cancel(1)
@@ -311,9 +305,7 @@ def test_words_after_a_cancel_begin_on_a_clean_voice(talk: Talk) -> None:
 
 
 def codes_may_be_few(talk: Talk, *tokens: int) -> bool:
-    talk.hear()
-    talk.generate()
-    talk.decide(*tokens)
+    begin(talk, *tokens)
     job = talk.conversation.speech_job()
     assert job is not None
     may_be_short = job.may_be_short
@@ -335,9 +327,7 @@ def test_only_first_and_last_unit_of_a_turn_may_be_short(talk: Talk) -> None:
 
 def test_speech_is_given_everything_fed_but_the_first_token(talk: Talk) -> None:
     word = talk.encode(" I")
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.speak, *word, talk.special.turn_eos, talk.special.chunk_eos)
+    begin(talk, talk.special.speak, *word, talk.special.turn_eos, talk.special.chunk_eos)
     job = talk.conversation.speech_job()
     assert job is not None
     assert job.tokens == [*word, talk.special.turn_eos]
@@ -374,9 +364,7 @@ def test_unit_poisoned_while_deciding_fails_and_leaves_nothing(talk: Talk, where
     talk.unit(talk.special.speak, *talk.encode(" I"), talk.special.chunk_eos)
     context = talk.conversation.context
     before = context.tokens, list(context.pending)
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.tts_bos, *talk.encode(" am"))
+    begin(talk, talk.special.tts_bos, *talk.encode(" am"))
     scores = torch.zeros(VOCABULARY)
     scores[talk.special.turn_eos] = 1000.0
     talk.decide_on(NAN if where == "scores" else scores, poisoned=where == "hidden state")
@@ -392,9 +380,7 @@ def test_unit_poisoned_while_deciding_fails_and_leaves_nothing(talk: Talk, where
 
 
 def test_unit_poisoned_while_spoken_fails_and_the_text_stays_in_the_context(talk: Talk) -> None:
-    talk.hear()
-    talk.generate()
-    talk.decide(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
+    begin(talk, talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
     tokens = talk.conversation.context.tokens
     talk.speak(codes=3, poisoned=True)
     said = talk.finalize()

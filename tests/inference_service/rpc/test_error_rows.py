@@ -87,16 +87,18 @@ Provoke = Callable[[Desk], Awaitable[Ending]]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `retry`: RetryInfo says when to try again."""
+    """One line of the table."""
 
     reason: Reason
-    code: grpc.StatusCode
     when: str
     provoke: Provoke
-    retry: bool = False
-    names_fields: bool = False
     script: tuple[Play, ...] = ()
     key: bytes | None = None
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        (found,) = [code for code, reasons in CODES.items() if self.reason in reasons]
+        return found
 
 
 def configured(**config: Any) -> Provoke:
@@ -256,125 +258,74 @@ async def _killed(_: Desk) -> Ending:
         return await caller.end()
 
 
+CODES = {
+    Code.INVALID_ARGUMENT: {Reason.CONFIG_INVALID, Reason.METADATA_INVALID, Reason.PAYLOAD_INVALID},
+    Code.NOT_FOUND: {Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND},
+    Code.UNIMPLEMENTED: {Reason.MODE_UNSUPPORTED},
+    Code.UNAUTHENTICATED: {Reason.LEASE_MISSING, Reason.LEASE_INVALID},
+    Code.PERMISSION_DENIED: {Reason.STALE_LEASE},
+    Code.ABORTED: {Reason.LEASE_REVOKED},
+    Code.ALREADY_EXISTS: {Reason.STREAM_EXISTS},
+    Code.FAILED_PRECONDITION: {Reason.CONFIG_REQUIRED, Reason.CONFIG_REPEATED, Reason.UNIT_OUT_OF_ORDER},
+    Code.RESOURCE_EXHAUSTED: {
+        *(Reason.UNIT_WINDOW, Reason.MESSAGE_TOO_LARGE, Reason.NO_FREE_SLOT, Reason.KV_EXHAUSTED)
+    },
+    Code.DEADLINE_EXCEEDED: {
+        *(Reason.ATTACH_TIMEOUT, Reason.UNIT_TIMEOUT, Reason.IDLE_TIMEOUT, Reason.SESSION_LIMIT)
+    },
+    Code.UNAVAILABLE: {Reason.LOADING, Reason.WORKER_LOST, Reason.DRAINING},
+    Code.INTERNAL: {Reason.ENGINE_FATAL, Reason.INFERENCE_FAILED},
+}
+RETRIED = {Reason.NO_FREE_SLOT, Reason.KV_EXHAUSTED, Reason.LOADING, Reason.DRAINING}
+"""RetryInfo says when to try again."""
+BAD_CONFIG = configured(duplex=common.DuplexConfig(temperature=9))
+LAST_UNIT = active(lambda caller: caller.send_last_unit(1))
+IDLE = active(_nothing, idle_timeout=LONG, waits_s=LONG.seconds)
+OLD = active(_nothing, max_duration=LONG, waits_s=LONG.seconds)
+EMPTY = active(lambda caller: caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1)))
+UNKNOWN_VOICE = configured(voice=common.Voice(voice_id="x"))
+
+
+def failing(reason: Reason) -> tuple[Play]:
+    return (Play(fails_session=SessionFailed(reason, "It cannot go on.")),)
+
+
 ROWS = [
-    Row(
-        Reason.CONFIG_INVALID,
-        Code.INVALID_ARGUMENT,
-        "a field of the config is out of range",
-        configured(duplex=common.DuplexConfig(temperature=9)),
-        names_fields=True,
-    ),
-    Row(
-        Reason.METADATA_INVALID,
-        Code.INVALID_ARGUMENT,
-        "the session id is not 1 to 64 visible characters",
-        _bad_name,
-        names_fields=True,
-    ),
-    Row(
-        Reason.PAYLOAD_INVALID,
-        Code.INVALID_ARGUMENT,
-        "a message holds nothing",
-        active(lambda caller: caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1))),
-        names_fields=True,
-    ),
-    Row(Reason.MODEL_NOT_FOUND, Code.NOT_FOUND, "another model is asked for", configured(model="x")),
-    Row(
-        Reason.VOICE_NOT_FOUND,
-        Code.NOT_FOUND,
-        "a voice is asked for that is not registered",
-        configured(voice=common.Voice(voice_id="x")),
-    ),
-    Row(
-        Reason.MODE_UNSUPPORTED,
-        Code.UNIMPLEMENTED,
-        "the model cannot do the mode",
-        configured(mode=pb.SESSION_MODE_CHAT),
-    ),
-    Row(Reason.LEASE_MISSING, Code.UNAUTHENTICATED, "no lease", _no_lease, key=KEY),
-    Row(Reason.LEASE_INVALID, Code.UNAUTHENTICATED, "a MAC of another lease", _forged_lease, key=KEY),
-    Row(Reason.STALE_LEASE, Code.PERMISSION_DENIED, "the slot saw a higher epoch", _stale_lease, key=KEY),
-    Row(Reason.LEASE_REVOKED, Code.ABORTED, "a dispatcher takes the lease back", _revoked_lease, key=KEY),
-    Row(Reason.STREAM_EXISTS, Code.ALREADY_EXISTS, "a second stream of one kind", _second_stream),
-    Row(
-        Reason.CONFIG_REQUIRED,
-        Code.FAILED_PRECONDITION,
-        "a unit comes before the config",
-        attached(lambda caller: caller.prefill(1)),
-    ),
-    Row(
-        Reason.CONFIG_REPEATED,
-        Code.FAILED_PRECONDITION,
-        "a second config comes",
-        active(lambda caller: caller.send_config()),
-    ),
-    Row(
-        Reason.UNIT_OUT_OF_ORDER,
-        Code.FAILED_PRECONDITION,
-        "a unit leaves a gap",
-        active(lambda caller: caller.prefill(2)),
-    ),
-    Row(
-        Reason.UNIT_WINDOW,
-        Code.RESOURCE_EXHAUSTED,
-        "one unit more than may be unfinalised",
-        active(_three_units),
-    ),
-    Row(Reason.MESSAGE_TOO_LARGE, Code.RESOURCE_EXHAUSTED, "a message over 32 MiB", _too_large),
-    Row(Reason.NO_FREE_SLOT, Code.RESOURCE_EXHAUSTED, "all slots are taken", _no_room, retry=True),
-    Row(
-        Reason.KV_EXHAUSTED,
-        Code.RESOURCE_EXHAUSTED,
-        "the context cannot grow",
-        active(lambda caller: caller.send_last_unit(1)),
-        retry=True,
-        script=(Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot grow.")),),
-    ),
-    Row(
-        Reason.ATTACH_TIMEOUT, Code.DEADLINE_EXCEEDED, "two of the three streams do not come", _half_attached
-    ),
-    Row(
-        Reason.ATTACH_TIMEOUT,
-        Code.DEADLINE_EXCEEDED,
-        "no config comes",
-        attached(_nothing, waits_s=PATIENT.config_s),
-    ),
-    Row(Reason.UNIT_TIMEOUT, Code.DEADLINE_EXCEEDED, "a unit's Generate does not come", _unasked),
-    Row(
-        Reason.UNIT_TIMEOUT, Code.DEADLINE_EXCEEDED, "the engine hangs", _hanging, script=(hang("generate"),)
-    ),
-    Row(
-        Reason.IDLE_TIMEOUT,
-        Code.DEADLINE_EXCEEDED,
-        "no unit comes for idle_timeout",
-        active(_nothing, idle_timeout=LONG, waits_s=LONG.seconds),
-    ),
-    Row(
-        Reason.SESSION_LIMIT,
-        Code.DEADLINE_EXCEEDED,
-        "the session is max_duration old",
-        active(_nothing, max_duration=LONG, waits_s=LONG.seconds),
-    ),
-    Row(Reason.LOADING, Code.UNAVAILABLE, "the model is still loading", _loading, retry=True),
-    Row(Reason.WORKER_LOST, Code.UNAVAILABLE, "the transport breaks", _killed),
-    Row(Reason.DRAINING, Code.UNAVAILABLE, "the worker shuts down", _draining, retry=True),
-    Row(
-        Reason.ENGINE_FATAL,
-        Code.INTERNAL,
-        "the device is lost",
-        active(lambda caller: caller.send_last_unit(1)),
-        script=(Play(breaks_device=True),),
-    ),
+    Row(Reason.CONFIG_INVALID, "a field of the config is out of range", BAD_CONFIG),
+    Row(Reason.METADATA_INVALID, "the session id is not 1 to 64 visible characters", _bad_name),
+    Row(Reason.PAYLOAD_INVALID, "a message holds nothing", EMPTY),
+    Row(Reason.MODEL_NOT_FOUND, "another model is asked for", configured(model="x")),
+    Row(Reason.VOICE_NOT_FOUND, "a voice is asked for that is not registered", UNKNOWN_VOICE),
+    Row(Reason.MODE_UNSUPPORTED, "the model cannot do the mode", configured(mode=pb.SESSION_MODE_CHAT)),
+    Row(Reason.LEASE_MISSING, "no lease", _no_lease, key=KEY),
+    Row(Reason.LEASE_INVALID, "a MAC of another lease", _forged_lease, key=KEY),
+    Row(Reason.STALE_LEASE, "the slot saw a higher epoch", _stale_lease, key=KEY),
+    Row(Reason.LEASE_REVOKED, "a dispatcher takes the lease back", _revoked_lease, key=KEY),
+    Row(Reason.STREAM_EXISTS, "a second stream of one kind", _second_stream),
+    Row(Reason.CONFIG_REQUIRED, "a unit comes before the config", attached(lambda it: it.prefill(1))),
+    Row(Reason.CONFIG_REPEATED, "a second config comes", active(lambda it: it.send_config())),
+    Row(Reason.UNIT_OUT_OF_ORDER, "a unit leaves a gap", active(lambda it: it.prefill(2))),
+    Row(Reason.UNIT_WINDOW, "one unit more than may be unfinalised", active(_three_units)),
+    Row(Reason.MESSAGE_TOO_LARGE, "a message over 32 MiB", _too_large),
+    Row(Reason.NO_FREE_SLOT, "all slots are taken", _no_room),
+    Row(Reason.KV_EXHAUSTED, "the context cannot grow", LAST_UNIT, failing(Reason.KV_EXHAUSTED)),
+    Row(Reason.ATTACH_TIMEOUT, "two of the three streams do not come", _half_attached),
+    Row(Reason.ATTACH_TIMEOUT, "no config comes", attached(_nothing, waits_s=PATIENT.config_s)),
+    Row(Reason.UNIT_TIMEOUT, "a unit's Generate does not come", _unasked),
+    Row(Reason.UNIT_TIMEOUT, "the engine hangs", _hanging, (hang("generate"),)),
+    Row(Reason.IDLE_TIMEOUT, "no unit comes for idle_timeout", IDLE),
+    Row(Reason.SESSION_LIMIT, "the session is max_duration old", OLD),
+    Row(Reason.LOADING, "the model is still loading", _loading),
+    Row(Reason.WORKER_LOST, "the transport breaks", _killed),
+    Row(Reason.DRAINING, "the worker shuts down", _draining),
+    Row(Reason.ENGINE_FATAL, "the device is lost", LAST_UNIT, (Play(breaks_device=True),)),
     Row(
         Reason.INFERENCE_FAILED,
-        Code.INTERNAL,
         "this session alone cannot go on",
-        active(lambda caller: caller.send_last_unit(1)),
-        script=(Play(fails_session=SessionFailed(Reason.INFERENCE_FAILED, "It cannot go on.")),),
+        LAST_UNIT,
+        failing(Reason.INFERENCE_FAILED),
     ),
 ]
-
-
 NOT_THE_WORKERS = {Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_inprocess.py"}
 
 
@@ -395,8 +346,10 @@ async def test_a_session_ends_with_its_row(row: Row, passing: Passing) -> None:
         assert ending.reason == ""
     else:
         assert (ending.reason, ending.domain) == (row.reason, ERROR_DOMAIN)
-    assert (ending.retry_after is not None and ending.retry_after.ToNanoseconds() > 0) == row.retry
-    assert bool(ending.fields) == row.names_fields
+    assert (ending.retry_after is not None and ending.retry_after.ToNanoseconds() > 0) == (
+        row.reason in RETRIED
+    )
+    assert bool(ending.fields) == (row.code is Code.INVALID_ARGUMENT)
 
 
 @dataclass(frozen=True)

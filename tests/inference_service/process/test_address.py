@@ -123,19 +123,21 @@ async def test_a_port_in_use_is_said_so(capsys: pytest.CaptureFixture[str]) -> N
     assert worker.address in capsys.readouterr().err
 
 
-async def test_a_bad_checkpoint_is_a_matter_of_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (CheckpointError("There is no model 'x'."), EXIT_CONFIGURATION, "There is no model 'x'.\n"),
+        (MemoryError(), EXIT_FAULT, None),
+    ],
+)
+async def test_failure_to_load_ends_with_its_code(
+    error: Exception, code: int, told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     def load(*arguments: object) -> ScriptedEngine:
-        raise CheckpointError("There is no model 'x'.")
+        raise error
 
-    assert await serve(WorkerOptions(listen="127.0.0.1:0"), factory=load) == EXIT_CONFIGURATION
-    assert capsys.readouterr().err == "There is no model 'x'.\n"
-
-
-async def test_any_other_failure_to_load_is_a_fault() -> None:
-    def load(*arguments: object) -> ScriptedEngine:
-        raise MemoryError
-
-    assert await serve(WorkerOptions(listen="127.0.0.1:0"), factory=load) == EXIT_FAULT
+    assert await serve(WorkerOptions(listen="127.0.0.1:0"), factory=load) == code
+    assert told in (None, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

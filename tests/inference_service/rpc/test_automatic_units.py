@@ -12,14 +12,6 @@ from tests.inference_service.support.caller import Caller, duplex, until
 from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
 
 
-async def configured(served_caller: Caller, **config: object) -> Caller:
-    """Open the three streams and ask for automatic units."""
-    caller = await served_caller.open()
-    ready = await caller.configure(automatic_units=True, **config)
-    assert ready.effective.automatic_units
-    return caller
-
-
 async def answers(caller: Caller, unit: int) -> list[pb.GenerateResponse]:
     found: list[pb.GenerateResponse] = []
     while not (found and found[-1].HasField("finalized")):
@@ -33,9 +25,8 @@ async def ask(caller: Caller, unit: int, run: pb.GenerateUnit | None = None) -> 
     await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=unit, duplex=duplex(), run=run))
 
 
-async def test_automatic_unit_takes_one_request_and_is_answered_on_generate(served: Served) -> None:
-    async with served(ScriptedEngine(*TALK)) as new_caller:
-        caller = await configured(new_caller())
+async def test_automatic_unit_takes_one_request_and_is_answered_on_generate(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(*TALK), automatic_units=True) as caller:
         for unit in range(1, 3):
             await ask(caller, unit)
             found = await answers(caller, unit)
@@ -47,28 +38,25 @@ async def test_automatic_unit_takes_one_request_and_is_answered_on_generate(serv
         assert (await caller.end()).code.name == "OK"  # Prefill and Finalize had nothing to read
 
 
-async def test_answer_to_the_input_leaves_with_what_the_unit_says_first(served: Served) -> None:
-    async with served(ScriptedEngine(listen(), repeat=True)) as new_caller:
-        caller = await configured(new_caller())
+async def test_answer_to_the_input_leaves_with_what_the_unit_says_first(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(listen(), repeat=True), automatic_units=True) as caller:
         await ask(caller, 1)
         answer = (await answers(caller, 1))[0]
         assert answer.done.end == pb.UNIT_END_LISTEN
         assert answer.HasField("prefilled")
 
 
-async def test_automatic_unit_obeys_its_own_run(served: Served) -> None:
+async def test_automatic_unit_obeys_its_own_run(session_of: SessionOf) -> None:
     engine = ScriptedEngine(speak("word"), repeat=True)
-    async with served(engine) as new_caller:
-        caller = await configured(new_caller())
+    async with session_of(engine, automatic_units=True) as caller:
         await ask(caller, 1, pb.GenerateUnit(force_listen=True))
         await answers(caller, 1)
         generated = [call for call in engine.session.calls if call[0] == "generate"]
         assert generated[0][:3] == ("generate", 1, True)
 
 
-async def test_refused_input_is_told_by_done_and_the_session_goes_on(served: Served) -> None:
-    async with served(ScriptedEngine(listen(), repeat=True)) as new_caller:
-        caller = await configured(new_caller())
+async def test_refused_input_is_told_by_done_and_the_session_goes_on(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(listen(), repeat=True), automatic_units=True) as caller:
         bad = pb.DuplexInput(audio=common.AudioChunk(data=b"odd"))
         await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, duplex=bad))
         found = await answers(caller, 1)
@@ -79,9 +67,8 @@ async def test_refused_input_is_told_by_done_and_the_session_goes_on(served: Ser
         assert (await answers(caller, 2))[0].HasField("prefilled")
 
 
-async def test_bad_sampling_of_one_unit_fails_that_unit_alone(served: Served) -> None:
-    async with served(ScriptedEngine(listen(), repeat=True)) as new_caller:
-        caller = await configured(new_caller())
+async def test_bad_sampling_of_one_unit_fails_that_unit_alone(session_of: SessionOf) -> None:
+    async with session_of(ScriptedEngine(listen(), repeat=True), automatic_units=True) as caller:
         await ask(caller, 1, pb.GenerateUnit(sampling=common.SamplingParams(temperature=-1.0)))
         (done,) = [answer.done for answer in await answers(caller, 1) if answer.HasField("done")]
         assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, Reason.PARAMS_INVALID)
@@ -93,8 +80,8 @@ async def test_units_beyond_the_window_end_their_session_alone(served: Served) -
     """The attack: one request is a whole unit now, so a flood of requests is a flood of units."""
     engine = ScriptedEngine(hang("generate"))
     async with served(engine) as new_caller:
-        neighbour = await configured(new_caller())
-        flooder = await configured(new_caller())
+        neighbour = await new_caller().ready(automatic_units=True)
+        flooder = await new_caller().ready(automatic_units=True)
         for unit in range(1, 4):  # a write after the end would make grpc.aio's client report INTERNAL
             await ask(flooder, unit)
         ending = await flooder.end()
@@ -105,10 +92,9 @@ async def test_units_beyond_the_window_end_their_session_alone(served: Served) -
         await until(lambda: ("generate", 1) in [call[:2] for call in engine.sessions[0].calls])
 
 
-async def test_cancel_ends_automatic_units(served: Served) -> None:
+async def test_cancel_ends_automatic_units(session_of: SessionOf) -> None:
     engine = ScriptedEngine(hang("generate"), listen())
-    async with served(engine) as new_caller:
-        caller = await configured(new_caller())
+    async with session_of(engine, automatic_units=True) as caller:
         await ask(caller, 1)
         await until(lambda: ("generate", 1) in [call[:2] for call in engine.session.calls])
         await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=1, cancel=pb.CancelUnits()))
@@ -123,8 +109,8 @@ async def test_manual_request_in_an_automatic_session_is_out_of_order(served: Se
         Stream.FINALIZE: pb.FinalizeRequest(unit=1),
     }
     async with served(ScriptedEngine()) as new_caller:
-        neighbour = await configured(new_caller())
-        caller = await configured(new_caller())
+        neighbour = await new_caller().ready(automatic_units=True)
+        caller = await new_caller().ready(automatic_units=True)
         await caller.write(stream, requests[stream])
         ending = await caller.end()
         assert ending.reason == Reason.UNIT_OUT_OF_ORDER

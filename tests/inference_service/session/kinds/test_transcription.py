@@ -112,12 +112,8 @@ def test_chunks_say_what_one_pass_says(runtime: DuplexRuntime, longest: int, sam
     expected = in_one_pass(runtime, sound, sampling)
     wrote = writer(runtime, sampling=sampling).write(sound, longest, longest)
     assert wrote.token_ids == text_of(runtime, expected)
-    assert sum(done.usage.output_text_tokens for done in wrote.of(Done)) == sum(map(len, expected))
-
-
-def test_text_is_that_of_its_tokens(runtime: DuplexRuntime) -> None:
-    wrote = writer(runtime).write(noise(5, 4.0))
     assert wrote.text == runtime.tokenizer.decode(wrote.token_ids)
+    assert sum(done.usage.output_text_tokens for done in wrote.of(Done)) == sum(map(len, expected))
 
 
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
@@ -150,16 +146,9 @@ def test_sessions_that_come_and_go_say_what_each_says_alone(runtime: DuplexRunti
     assert len({token for tokens in alone for token in tokens}) > 50
 
 
-def test_session_is_ready_at_once_and_knows_its_prompt(runtime: DuplexRuntime) -> None:
-    one = writer(runtime).run()
-    (ready,) = one.of(Ready)
-    assert ready.prompt_tokens == prompt_tokens(runtime)
-
-
 def test_chunk_that_completes_no_second_is_kept_for_the_next(runtime: DuplexRuntime) -> None:
     one = writer(runtime)
-    first = one.send(noise(1, 0.6), begins=True)
-    second = one.send(noise(2, 0.6))
+    first, second = one.send(noise(1, 0.6), begins=True), one.send(noise(2, 0.6))
     one.run()
     assert (one.done(first).end, one.done(first).finish) == (End.CHUNK, None)
     assert one.done(first).usage == UnitUsage()
@@ -167,12 +156,11 @@ def test_chunk_that_completes_no_second_is_kept_for_the_next(runtime: DuplexRunt
 
 
 def test_first_step_counts_the_prompt_and_each_decision_is_counted(runtime: DuplexRuntime) -> None:
-    sound = noise(3, 1.0)
-    one = writer(runtime)
+    sound, one = noise(3, 1.0), writer(runtime)
     unit = one.send(sound, begins=True)
     one.run()
-    (prefilled,) = one.of(Prefilled, unit)
-    done = one.done(unit)
+    (ready,), (prefilled,), done = one.of(Ready), one.of(Prefilled, unit), one.done(unit)
+    assert ready.prompt_tokens == prompt_tokens(runtime)
     assert prefilled.usage.input_text_tokens == prompt_tokens(runtime) + 1
     assert prefilled.usage.input_audio_tokens == SECOND
     assert done.usage.output_text_tokens == len(in_one_pass(runtime, sound)[0])
@@ -198,24 +186,19 @@ def test_utterance_without_sound_ends_without_the_model(runtime: DuplexRuntime) 
 
 
 @pytest.mark.parametrize("says_so", [True, False])
-def test_next_utterance_starts_clean(runtime: DuplexRuntime, says_so: bool) -> None:
-    sound = noise(6, 2.5)
-    alone = writer(runtime).write(sound).token_ids
-    one = writer(runtime).write(noise(7, 3.1))
-    one.events.clear()
-    one.send(sound, begins=says_so)
-    one.send(ends=True)
-    one.run()
-    assert one.token_ids == alone
-
-
-def test_begin_drops_an_utterance_that_was_not_ended(runtime: DuplexRuntime) -> None:
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_next_utterance_starts_clean(runtime: DuplexRuntime, says_so: bool, has_ended: bool) -> None:
     sound = noise(6, 2.5)
     alone = writer(runtime).write(sound).token_ids
     one = writer(runtime)
-    one.send(noise(8, 1.7), begins=True)
+    one.send(noise(7, 3.1), begins=True)
+    if has_ended:
+        one.send(ends=True)
     one.run().events.clear()
-    assert one.write(sound).token_ids == alone
+    one.send(sound, begins=says_so or not has_ended)
+    one.send(ends=True)
+    one.run()
+    assert one.token_ids == alone
 
 
 def test_tokens_of_a_unit_wait_for_its_order(runtime: DuplexRuntime) -> None:

@@ -18,28 +18,16 @@ from inference_service.engine_vllm.generator import Request, medium_name, seed_o
 from inference_service.engine_vllm.plugin import WORKER, follow_worker
 from inference_service.engine_vllm.settings import engine_arguments, prepare_environment
 from inference_service.errors import ConfigurationError, UnitRefused
-from inference_service.interface.engine import EngineInfo, ModelInfo
-from inference_service.interface.setups import (
-    KEEP_ALL,
-    ChatSetup,
-    DuplexSettings,
-    Mode,
-    Sampling,
-    Tenant,
-    Window,
-)
+from inference_service.interface.engine import EngineInfo
+from inference_service.interface.setups import KEEP_ALL, ChatSetup, Mode, Sampling, Tenant
 from inference_service.options import WorkerOptions
 from inference_service.rpc.messages import replies
+from tests.support import scripted_engine
 
 FOLDER = Path("model")
-INFO = ModelInfo(
-    name="tiny",
+INFO = replace(
+    scripted_engine.INFO,
     context_limit=100,
-    input_sample_rate_hz=0,
-    output_sample_rate_hz=0,
-    unit_seconds=0.0,
-    duplex_defaults=DuplexSettings(),
-    window=Window(),
     modes=frozenset({Mode.CHAT, Mode.TOKENS}),
     speaks=False,
     engine=EngineInfo("vllm", "0.32.0", "cuda", 2, 3),

@@ -19,33 +19,22 @@ from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
-    DuplexSettings,
     Mode,
     Picture,
     Sampling,
     TurnInput,
-    Window,
 )
 from inference_service.options import WorkerOptions
 from inference_service.rpc.messages.requests import turn_input
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.drawing import jpeg
-from tests.support.scripted_engine import running_worker
+from tests.support.scripted_engine import INFO, running_worker
 
 CHAT = pb.SESSION_MODE_CHAT
 CHATS = ChatSetup(Sampling(), seed=0)
-PLAIN = ModelInfo(
-    name="text",
-    context_limit=100,
-    input_sample_rate_hz=0,
-    output_sample_rate_hz=0,
-    unit_seconds=1.0,
-    duplex_defaults=DuplexSettings(),
-    window=Window(),
-    modes=frozenset({Mode.CHAT}),
-    speaks=False,
-)
+DEAF = {"input_sample_rate_hz": 0, "output_sample_rate_hz": 0, "speaks": False}
+PLAIN = replace(INFO, context_limit=100, modes=frozenset({Mode.CHAT}), **DEAF)  # type: ignore[arg-type]
 ABLE = replace(PLAIN, input_sample_rate_hz=16_000, output_sample_rate_hz=24_000, sees=True, speaks=True)
 RED = jpeg("red", "circle", (64, 48))
 TONE = common.AudioChunk(

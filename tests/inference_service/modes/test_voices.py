@@ -20,16 +20,14 @@ from inference_service.interface.setups import (
     WindowMode,
 )
 from inference_service.rpc.messages.replies import model_info
+from tests.support.scripted_engine import INFO
 
 AUDIO, CHAT = pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_CHAT
-CLONES = ModelInfo(
-    name="minicpmo",
+CLONES = replace(
+    INFO,
     context_limit=8192,
-    input_sample_rate_hz=16_000,
-    output_sample_rate_hz=24_000,
-    unit_seconds=1.0,
-    duplex_defaults=DuplexSettings(),
     window=Window(),
+    duplex_defaults=DuplexSettings(),
     modes=frozenset({Mode.AUDIO, Mode.CHAT}),
     windows=frozenset(WindowMode),
     hears_voices=True,

@@ -1,11 +1,7 @@
 """The real engine under observation: a spoken conversation with the shipped checkpoint, in this process."""
 
 import asyncio
-import wave
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -13,27 +9,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service import semconv
 from antiphon_service.semconv import PageState, Phase
-from clients.recordings import make
 from inference_service.app import load_engine
 from inference_service.engine.batch.pages import PAGE
 from inference_service.interface.engine import NAMED_TICKS
 from tests.inference_service.observability.test_tracing import STEPS, attribute, ids, new_context, parent
+from tests.inference_service.process.test_shares import seconds
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.support.scrape import Scrape, get, scrape
 from tests.support.scripted_engine import running_worker, telemetry
 
-RATE = 16_000
-SILENCE_S = 7
 CANARY = "the heron stands in the reeds"
-
-
-def seconds() -> list[np.ndarray[Any, Any]]:
-    """A spoken question, and then silence, in whole seconds."""
-    with wave.open(str(Path(make.__file__).parent / "joke.wav")) as file:
-        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
-    padded = np.zeros((-(-len(pcm) // RATE) + SILENCE_S) * RATE, np.float32)
-    padded[: len(pcm)] = pcm
-    return list(padded.reshape(-1, RATE))
 
 
 class Conversation:
@@ -57,7 +42,7 @@ async def hold() -> Conversation:
     ) as worker:
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel).ready(system_prompt=CANARY)
-            for number, pcm in enumerate(seconds(), 1):
+            for number, pcm in enumerate(seconds(7), 1):
                 found.contexts.append(new_context())
                 found.answers.append(await caller.unit(number, duplex(pcm), traceparent=found.contexts[-1]))
             assert worker.worker.admin_port is not None
@@ -75,7 +60,7 @@ def conversation() -> Conversation:
 
 def test_the_model_speaks(conversation: Conversation) -> None:
     """Otherwise the rest proves less than it says."""
-    assert sum(answers.samples for answers in conversation.answers) > RATE
+    assert sum(answers.samples for answers in conversation.answers) > 16_000
 
 
 def test_every_unit_has_its_three_steps(conversation: Conversation) -> None:

@@ -32,17 +32,16 @@ from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import PATIENT, running_worker
 
 RATE = 16_000
-SILENCE_S = 4
 CHATS = 8
 TICK_S = 1.0
 LONG = "what is three plus four and five times six now " * 185
 """A prompt of 1,863 tokens; the context holds 2,048."""
 
 
-def seconds() -> list[np.ndarray[Any, Any]]:
+def seconds(silence_s: int = 4) -> list[np.ndarray[Any, Any]]:
     with wave.open(str(Path(make.__file__).parent / "joke.wav")) as file:
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
-    padded = np.zeros((-(-len(pcm) // RATE) + SILENCE_S) * RATE, np.float32)
+    padded = np.zeros((-(-len(pcm) // RATE) + silence_s) * RATE, np.float32)
     padded[: len(pcm)] = pcm
     return list(padded.reshape(-1, RATE))
 

@@ -22,7 +22,6 @@ from inference_service.interface.setups import (
     NO_TOOLS,
     ChatMessage,
     ChatSetup,
-    DuplexSettings,
     Mode,
     Sampling,
     Tool,
@@ -30,28 +29,17 @@ from inference_service.interface.setups import (
     ToolMode,
     Tools,
     TurnInput,
-    Window,
 )
 from inference_service.rpc.messages import replies
 from inference_service.rpc.messages.turns import turn_input
+from tests.support.scripted_engine import INFO
 from ws_adapter.protocol.core import signals
 from ws_adapter.protocol.core.actions import RunTurn
 from ws_adapter.protocol.core.turn import Call, Message, Named, Turn
 from ws_adapter.protocol.core.turn import Tool as Offered
 from ws_adapter.worker import convert
 
-ABLE = ModelInfo(
-    name="caller",
-    context_limit=100,
-    input_sample_rate_hz=0,
-    output_sample_rate_hz=0,
-    unit_seconds=1.0,
-    duplex_defaults=DuplexSettings(),
-    window=Window(),
-    modes=frozenset({Mode.CHAT}),
-    speaks=False,
-    calls_tools=True,
-)
+ABLE = replace(INFO, modes=frozenset({Mode.CHAT}), speaks=False, calls_tools=True)
 UNABLE = replace(ABLE, calls_tools=False)
 CHATS = ChatSetup(Sampling(), seed=0)
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -1,5 +1,7 @@
 """Every way out of a session: the three calls end alike, and the slot comes back clean."""
 
+import asyncio
+
 import grpc
 import pytest
 
@@ -8,66 +10,51 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.interface.engine import End, SessionFailed
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
-from tests.inference_service.support.caller import Caller, channel_to, soon, until
-from tests.support.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker
+from tests.inference_service.support import holder
+from tests.inference_service.support.caller import Caller, channel_to, until, until_free
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import Play, ScriptedEngine, context_full, running_worker
 
 Code = grpc.StatusCode
-PHASES = ["attaching", "configuring", "active", "prefill", "generate", "finalize", "draining"]
+PHASES = [*holder.STATES[:-1], "draining"]
+
+
+def held(phase: str) -> str:
+    """The state of a caller who is in the phase, but for its end."""
+    return "generate" if phase == "draining" else phase
 
 
 async def bring_to(phase: str, caller: Caller, stream: Stream) -> None:
     """Opens a session with `stream` and leaves it in `phase`."""
     if phase == "attaching":
         await caller.open(*{stream, Stream.GENERATE})
-        return
-    await caller.open()
-    if phase == "configuring":
-        return
-    await caller.configure()
-    if phase == "active":
-        return
-    await caller.send_unit(1)
+    else:
+        await holder.bring_to(held(phase), caller)
     if phase == "draining":
         await caller.half_close(Stream.PREFILL)
-
-
-def engine_for(phase: str) -> ScriptedEngine:
-    hold = "generate" if phase == "draining" else phase
-    return ScriptedEngine(hang(hold) if hold in ("prefill", "generate", "finalize") else listen(), slots=1)
-
-
-async def slot_is_free(new_caller: object) -> None:
-    """The only slot can be taken by a new session within the deadline."""
-    while True:
-        caller: Caller = new_caller()  # type: ignore[operator]
-        caller.start(Stream.PREFILL)
-        metadata = dict(await caller.calls[Stream.PREFILL].initial_metadata())
-        if "antiphon-worker-id" in metadata:
-            caller.calls[Stream.PREFILL].cancel()
-            return
-        assert (await caller.end()).reason == Reason.NO_FREE_SLOT
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("stream", Stream)
 async def test_cancelling_one_call_ends_all_of_them(served: Served, phase: str, stream: Stream) -> None:
-    async with served(engine_for(phase)) as new_caller:
+    async with served(holder.engine_for(held(phase))) as new_caller:
         caller = new_caller()
         await bring_to(phase, caller, stream)
         caller.calls[stream].cancel()
         codes = {(await caller.ending(other)).code for other in caller.calls if other is not stream}
         assert codes <= {Code.CANCELLED}
-        await soon(slot_is_free(new_caller))
+        async with asyncio.timeout(PATIENCE_S):
+            while not (await caller.settle()).free_slots:
+                pass
 
 
 @pytest.mark.parametrize("phase", PHASES)
 async def test_a_caller_that_vanishes_frees_the_slot(phase: str) -> None:
-    engine = engine_for(phase)
+    engine = holder.engine_for(held(phase))
     async with running_worker(engine) as worker:
         async with channel_to(worker.address) as channel:
             await bring_to(phase, Caller(channel), Stream.PREFILL)
-        async with channel_to(worker.address) as channel:
-            await soon(slot_is_free(lambda: Caller(channel)))
+        await until_free(worker.address, 1)
     assert all(session.is_closed for session in engine.sessions)
 
 

@@ -1,6 +1,5 @@
 """What gRPC itself refuses or bounds, by the options of server and channel."""
 
-import asyncio
 import struct
 
 import grpc
@@ -15,32 +14,18 @@ from inference_service.rpc.server import MAX_METADATA_BYTES
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.inference_service.support.raw_caller import ACK, SETTINGS, greeted
 from tests.support.scripted_engine import ScriptedEngine, running_worker
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS_FRAME, EMPTY_SETTINGS = 4, bytes(3) + b"\x04" + bytes(5)
 MAX_CONCURRENT_STREAMS, MAX_HEADER_LIST_SIZE = 3, 6
-
-
-async def settings_of(address: str) -> dict[int, int]:
-    """The SETTINGS with which an HTTP/2 server begins."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await soon(asyncio.open_connection(host, int(port)))
-    try:
-        writer.write(PREFACE + EMPTY_SETTINGS)
-        head = await soon(reader.readexactly(9))
-        assert head[3] == SETTINGS_FRAME
-        body = await soon(reader.readexactly(int.from_bytes(head[:3], "big")))
-        return dict(struct.iter_unpack(">HI", body))
-    finally:
-        writer.close()
-        await soon(writer.wait_closed())
 
 
 @pytest.mark.parametrize("slots", [1, 12])
 async def test_a_connection_may_have_the_streams_of_all_slots_and_some(slots: int) -> None:
     async with running_worker(ScriptedEngine(slots=slots), slots=slots) as worker:
-        settings = await settings_of(worker.address)
+        async with greeted(worker.address) as raw:
+            (body,) = [body for kind, flags, _, body in raw.frames if kind == SETTINGS and not flags & ACK]
+    settings = dict(struct.iter_unpack(">HI", body))
     assert settings[MAX_CONCURRENT_STREAMS] == 4 * slots + 16
     assert settings[MAX_HEADER_LIST_SIZE] == MAX_METADATA_BYTES
 

@@ -1,5 +1,7 @@
 """How a session ends: drained, full, failed, abandoned; and what follows in which order."""
 
+from typing import Any
+
 import pytest
 
 from antiphon.contract import Reason
@@ -93,7 +95,7 @@ def test_asking_for_more_than_prefill_brought_is_out_of_order(
 ) -> None:
     stage = Stage().active()
     stage.ask(1)
-    calls = [("half_close", Stream.PREFILL), (method, 2, *arguments)]
+    calls: list[Any] = [("half_close", Stream.PREFILL), (method, 2, *arguments)]
     for call in reversed(calls) if is_ahead else calls:
         stage.call(*call, stage.now)
     assert stage.ended() == Reason.UNIT_OUT_OF_ORDER

@@ -1,5 +1,7 @@
 """When the steps of units begin and end, told for spans and figures: on a clock of the test's own."""
 
+from typing import Any
+
 from inference_service.errors import Cancelled
 from inference_service.interface.engine import Done as UnitDone
 from inference_service.interface.engine import End, Failure, Finalized, Prefilled, UnitUsage
@@ -13,7 +15,7 @@ def done(unit: int) -> UnitDone:
     return UnitDone(unit, End.LISTEN, None, 20)
 
 
-ANSWERS = (Prefilled(1, 20), done(1), Finalized(1, 22, 0, UnitUsage()))
+ANSWERS: tuple[Any, ...] = (Prefilled(1, 20), done(1), Finalized(1, 22, 0, UnitUsage()))
 
 
 def test_a_step_begins_when_it_was_asked_for_and_the_one_before_is_answered() -> None:
@@ -27,7 +29,8 @@ def test_a_step_begins_when_it_was_asked_for_and_the_one_before_is_answered() ->
 
 
 def test_a_step_asked_for_late_begins_when_it_is_asked_for() -> None:
-    stage, steps = Stage().active(), (("prefill", 1, INPUT), ("generate", 1, Generate()), ("finalize", 1))
+    stage = Stage().active()
+    steps: list[Any] = [("prefill", 1, INPUT), ("generate", 1, Generate()), ("finalize", 1)]
     for when, step, event in zip((200.0, 203.0, 207.0), steps, ANSWERS, strict=True):
         stage.now = when
         stage.call(*step, when)

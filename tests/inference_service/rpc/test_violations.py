@@ -40,24 +40,14 @@ def configured(act: Act) -> Act:
     return run
 
 
-async def _half_close_at_once(caller: Caller) -> None:
-    await caller.half_close(Stream.PREFILL)
+def prefilled(**content: Any) -> Act:
+    """A unit with this content in an ACTIVE session."""
+    return configured(lambda c: c.write(Stream.PREFILL, pb.PrefillRequest(unit=1, **content)))
 
 
-async def _empty_prefill(caller: Caller) -> None:
-    await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1))
-
-
-async def _chat_turn(caller: Caller) -> None:
-    await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, turn=pb.TurnInput()))
-
-
-async def _stream_input(caller: Caller) -> None:
-    await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, stream=pb.StreamInput(text="x")))
-
-
-async def _no_action(caller: Caller) -> None:
-    await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=1))
+UNKNOWN_VOICE = common.Voice(voice_id="x")
+NO_ACTION = configured(lambda c: c.write(Stream.GENERATE, pb.GenerateRequest(unit=1)))
+CHAT_TURN, STREAM_INPUT = prefilled(turn=pb.TurnInput()), prefilled(stream=pb.StreamInput(text="x"))
 
 
 async def _three_units(caller: Caller) -> None:
@@ -71,39 +61,25 @@ async def _half_close_unasked(caller: Caller) -> None:
     await caller.half_close(Stream.GENERATE)
 
 
-async def _config(caller: Caller, **fields: Any) -> None:
-    await caller.send_config(**fields)
-
-
 ROWS = [
     ("input before config", lambda c: c.prefill(1), Code.FAILED_PRECONDITION, Reason.CONFIG_REQUIRED),
-    ("nothing before config", _half_close_at_once, Code.FAILED_PRECONDITION, Reason.CONFIG_REQUIRED),
+    ("no config", lambda c: c.half_close(Stream.PREFILL), Code.FAILED_PRECONDITION, Reason.CONFIG_REQUIRED),
     ("config as unit 3", lambda c: c.send_config(unit=3), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
     ("bad config", lambda c: c.send_config(mode=0), Code.INVALID_ARGUMENT, Reason.CONFIG_INVALID),
     ("other mode", lambda c: c.send_config(mode=1), Code.UNIMPLEMENTED, Reason.MODE_UNSUPPORTED),
     ("other model", lambda c: c.send_config(model="x"), Code.NOT_FOUND, Reason.MODEL_NOT_FOUND),
-    (
-        "unknown voice",
-        lambda c: c.send_config(voice=common.Voice(voice_id="x")),
-        Code.NOT_FOUND,
-        Reason.VOICE_NOT_FOUND,
-    ),
-    (
-        "second config",
-        configured(lambda c: c.send_config()),
-        Code.FAILED_PRECONDITION,
-        Reason.CONFIG_REPEATED,
-    ),
+    ("other voice", lambda c: c.send_config(voice=UNKNOWN_VOICE), Code.NOT_FOUND, Reason.VOICE_NOT_FOUND),
+    ("2nd config", configured(lambda c: c.send_config()), Code.FAILED_PRECONDITION, Reason.CONFIG_REPEATED),
     ("gap", configured(lambda c: c.prefill(2)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
     ("unit 0", configured(lambda c: c.prefill(0)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
     ("Generate gap", configured(lambda c: c.generate(2)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
     ("Finalize gap", configured(lambda c: c.finalize(9)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
     ("window", configured(_three_units), Code.RESOURCE_EXHAUSTED, Reason.UNIT_WINDOW),
     ("unasked", configured(_half_close_unasked), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
-    ("no payload", configured(_empty_prefill), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-    ("chat input", configured(_chat_turn), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-    ("stream input", configured(_stream_input), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-    ("no action", configured(_no_action), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
+    ("no payload", prefilled(), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
+    ("chat input", CHAT_TURN, Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
+    ("stream input", STREAM_INPUT, Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
+    ("no action", NO_ACTION, Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
     ("cancel unit 0", configured(lambda c: c.cancel(0)), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
 ]
 

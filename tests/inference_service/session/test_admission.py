@@ -53,6 +53,14 @@ class Machine:
                 self.admission.answered((self.now, took + self._backlog_s))
 
 
+def busy(tick_s: float, row_s: float, sessions: int, seconds: int) -> Machine:
+    """A worker in which so many sessions have been talking for so long."""
+    machine = Machine(tick_s, row_s)
+    machine.enter(sessions)
+    machine.run(seconds)
+    return machine
+
+
 def carried(machine: Machine) -> int:
     """Sessions that come one every five seconds, until one is refused or there are 200."""
     while machine.sessions < 200 and machine.enter():
@@ -71,9 +79,7 @@ def test_a_fast_machine_takes_everybody_at_once_and_later() -> None:
 
 def test_one_session_does_not_stand_for_a_crowd_that_shares_its_ticks() -> None:
     """A tick takes 30 ms alone, and 31 with ten in it: what one session takes is no price of a session."""
-    machine = Machine(tick_s=0.03, row_s=0.00001)
-    machine.enter()
-    machine.run(40)
+    machine = busy(0.03, 0.00001, 1, 40)
     assert machine.enter(63) == 63
 
 
@@ -103,9 +109,7 @@ def test_a_slow_machine_takes_as_many_as_it_answers_in_time(row_s: float) -> Non
 
 
 def test_newcomers_that_are_not_measured_yet_count() -> None:
-    machine = Machine(tick_s=0.01, row_s=0.001)
-    machine.enter(33)
-    machine.run(40)
+    machine = busy(0.01, 0.001, 33, 40)
     assert 20 <= machine.enter(100) <= 50
 
 
@@ -117,9 +121,7 @@ def test_whoever_leaves_makes_room() -> None:
 
 
 def test_a_slow_minute_is_forgotten() -> None:
-    machine = Machine(tick_s=0.01, row_s=0.004)
-    machine.enter(20)
-    machine.run(20)
+    machine = busy(0.01, 0.004, 20, 20)
     assert not machine.enter()
     machine.row_s = 0.0001
     machine.run(int(WINDOW_S) + 2)
@@ -127,18 +129,14 @@ def test_a_slow_minute_is_forgotten() -> None:
 
 
 def test_units_that_are_late_for_another_reason_keep_nobody_out() -> None:
-    machine = Machine(tick_s=0.002, row_s=0.00002)
-    machine.enter(8)
-    machine.run(10)
+    machine = busy(0.002, 0.00002, 8, 10)
     for _ in range(LEAST_UNITS):
         machine.admission.answered((machine.now, 3.0))
     assert machine.enter(8) == 8
 
 
 def test_work_without_a_deadline_keeps_nobody_out() -> None:
-    machine = Machine(tick_s=0.002, row_s=0.00002)
-    machine.enter(8)
-    machine.run(10)
+    machine = busy(0.002, 0.00002, 8, 10)
     for i in range(300):
         machine.now += 0.1
         machine.admission.ticked([Ticked(i, machine.now - 0.1, machine.now, 1, 128, rest_s=0.1)])
@@ -159,9 +157,7 @@ def test_sessions_that_come_faster_than_they_are_said_keep_nobody_out() -> None:
 
 
 def test_the_first_one_always_comes() -> None:
-    machine = Machine(tick_s=3.0, row_s=0.0)
-    machine.enter()
-    machine.run(60)
+    machine = busy(3.0, 0.0, 1, 60)
     assert not machine.enter()
     machine.leave(1)
     assert machine.enter()

@@ -3,16 +3,16 @@
 import asyncio
 import base64
 import json
-import threading
 from pathlib import Path
 
 import pytest
 
 from inference_service.app import Worker
 from inference_service.errors import ConfigurationError
-from inference_service.interface.engine import Deliver, Engine, OnFatal, Ticked
+from inference_service.interface.engine import Ticked
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
+from tests.inference_service.process.test_drain import loading
 from tests.inference_service.support.caller import Caller, channel_to, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scrape import get
@@ -114,24 +114,12 @@ async def test_the_status_page_shows_sessions_and_ticks() -> None:
     assert [text for text in ("<b>me", "heron", "<script") if text in page] == []
 
 
-async def test_a_loading_worker_has_its_pages_too(tmp_path: Path) -> None:
-    may_load = threading.Event()
-
-    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-        may_load.wait(PATIENCE_S)
-        return ScriptedEngine()
-
-    options = WorkerOptions(listen=f"unix:{tmp_path}/worker.sock", admin_port=0)
-    worker = Worker(options, load, Limits(), telemetry())
-    run = asyncio.create_task(worker.run(lambda _: None))
-    await until(lambda: worker.admin_port)
-    page = await get(worker.admin_port or 0, "/")
-    metrics = await get(worker.admin_port or 0, "/metrics")
-    health = await get(worker.admin_port or 0, "/healthz")
-    ready = await get(worker.admin_port or 0, "/readyz")
-    worker.interrupt()
-    await run
-    may_load.set()
+async def test_a_loading_worker_has_its_pages_too() -> None:
+    async with loading(admin_port=0) as (worker, _, _):
+        await until(lambda: worker.admin_port)
+        port = worker.admin_port or 0
+        page, metrics = await get(port, "/"), await get(port, "/metrics")
+        health, ready = await get(port, "/healthz"), await get(port, "/readyz")
     assert "loading" in page.body
     assert (health.status, ready.status) == (200, 503)
     assert "not_ready" in ready.body

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -68,18 +68,29 @@ async def test_a_ready_worker_describes_itself() -> None:
     assert answer.version
 
 
-async def test_a_loading_worker_answers_but_takes_no_session(tmp_path: Path) -> None:
+@asynccontextmanager
+async def loading(**options: Any) -> AsyncIterator[tuple[Worker, str, threading.Event]]:
+    """A worker that loads until the event is set, and its address; interrupted on leaving the block."""
     may_load, engine = threading.Event(), ScriptedEngine()
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
         may_load.wait(PATIENCE_S)
         return engine.start(options, deliver, on_fatal)
 
-    address = f"unix:{tmp_path}/worker.sock"
-    worker = Worker(WorkerOptions(listen=address), load, Limits(), telemetry())
-    is_ready = asyncio.Event()
-    run = asyncio.create_task(worker.run(lambda _: is_ready.set()))
-    async with channel_to(address) as channel:
+    with TemporaryDirectory() as folder:
+        address = f"unix:{folder}/worker.sock"
+        worker = Worker(WorkerOptions(listen=address, **options), load, Limits(), telemetry())
+        run = asyncio.create_task(worker.run(lambda _: None))
+        try:
+            yield worker, address, may_load
+        finally:
+            worker.interrupt()
+            assert await soon(run) == EXIT_DRAINED
+            may_load.set()
+
+
+async def test_a_loading_worker_answers_but_takes_no_session() -> None:
+    async with loading() as (_, address, may_load), channel_to(address) as channel:
         await soon(channel.channel_ready())
         assert await health(channel) == {"NOT_SERVING"}
         answer = await info(channel)
@@ -89,25 +100,14 @@ async def test_a_loading_worker_answers_but_takes_no_session(tmp_path: Path) -> 
         ending = await early.end()
         assert (ending.code, ending.reason) == (Code.UNAVAILABLE, Reason.LOADING)
         may_load.set()
-        await soon(is_ready.wait())
-        assert await health(channel) == {"SERVING"}
-    worker.interrupt()
-    assert await soon(run) == EXIT_DRAINED
+        async with asyncio.timeout(PATIENCE_S):
+            while await health(channel) != {"SERVING"}:
+                pass
 
 
 async def test_a_worker_interrupted_while_it_loads_stops_at_once() -> None:
-    may_load = threading.Event()
-
-    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-        may_load.wait(PATIENCE_S)
-        return ScriptedEngine()
-
-    worker = Worker(WorkerOptions(listen="127.0.0.1:0"), load, Limits(), telemetry())
-    run = asyncio.create_task(worker.run(lambda _: None))
-    await asyncio.sleep(0.01)
-    worker.interrupt()
-    assert await soon(run) == EXIT_DRAINED
-    may_load.set()
+    async with loading():
+        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

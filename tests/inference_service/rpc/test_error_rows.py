@@ -3,9 +3,6 @@
 A reason that is missing here fails the test of the table.
 """
 
-import asyncio
-import tempfile
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,15 +25,13 @@ from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.leases import DEFAULT_POOL, lease_mac
-from inference_service.app import Worker
 from inference_service.errors import SessionError
-from inference_service.interface.engine import Deliver, Engine, Failure, OnFatal, SessionFailed
-from inference_service.options import WorkerOptions
+from inference_service.interface.engine import Failure, SessionFailed
 from inference_service.session.units import Stream
+from tests.inference_service.process.test_drain import loading
 from tests.inference_service.process.test_process import process
 from tests.inference_service.support.caller import Caller, Ending, channel_to, duplex, soon, until
 from tests.support.passing import Passing
-from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
     PATIENT,
@@ -46,7 +41,6 @@ from tests.support.scripted_engine import (
     fails,
     hang,
     running_worker,
-    telemetry,
 )
 
 Code = grpc.StatusCode
@@ -194,10 +188,6 @@ async def _no_room(desk: Desk) -> Ending:
     return ending
 
 
-async def _no_lease(desk: Desk) -> Ending:
-    return await desk.refusal()
-
-
 async def _forged_lease(desk: Desk) -> Ending:
     name, token = await desk.lease(0, 1)
     return await desk.refusal((name, token.replace("0:1:", "0:2:")))
@@ -224,31 +214,12 @@ async def _draining(desk: Desk) -> Ending:
     return await desk.refusal()
 
 
-async def _bad_name(desk: Desk) -> Ending:
-    return await desk.refusal(name="two words")
-
-
 async def _loading(_: Desk) -> Ending:
-    loaded = threading.Event()
-
-    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-        loaded.wait(PATIENCE_S)
-        return ScriptedEngine().start(options, deliver, on_fatal)
-
-    with tempfile.TemporaryDirectory() as folder:
-        address = f"unix:{folder}/worker.sock"
-        worker = Worker(WorkerOptions(listen=address), load, PATIENT, telemetry())
-        run = asyncio.create_task(worker.run(lambda _: None))
-        try:
-            async with channel_to(address) as channel:
-                early = Caller(channel)
-                await soon(channel.channel_ready())
-                early.start(Stream.PREFILL)
-                return await early.end()
-        finally:
-            loaded.set()
-            worker.interrupt()
-            await soon(run)
+    async with loading() as (_, address, __), channel_to(address) as channel:
+        early = Caller(channel)
+        await soon(channel.channel_ready())
+        early.start(Stream.PREFILL)
+        return await early.end()
 
 
 async def _killed(_: Desk) -> Ending:
@@ -292,12 +263,12 @@ def failing(reason: Reason) -> tuple[Play]:
 
 ROWS = [
     Row(Reason.CONFIG_INVALID, "a field of the config is out of range", BAD_CONFIG),
-    Row(Reason.METADATA_INVALID, "the session id is not 1 to 64 visible characters", _bad_name),
+    Row(Reason.METADATA_INVALID, "the session id has a space", lambda it: it.refusal(name="two words")),
     Row(Reason.PAYLOAD_INVALID, "a message holds nothing", EMPTY),
     Row(Reason.MODEL_NOT_FOUND, "another model is asked for", configured(model="x")),
     Row(Reason.VOICE_NOT_FOUND, "a voice is asked for that is not registered", UNKNOWN_VOICE),
     Row(Reason.MODE_UNSUPPORTED, "the model cannot do the mode", configured(mode=pb.SESSION_MODE_CHAT)),
-    Row(Reason.LEASE_MISSING, "no lease", _no_lease, key=KEY),
+    Row(Reason.LEASE_MISSING, "no lease", lambda desk: desk.refusal(), key=KEY),
     Row(Reason.LEASE_INVALID, "a MAC of another lease", _forged_lease, key=KEY),
     Row(Reason.STALE_LEASE, "the slot saw a higher epoch", _stale_lease, key=KEY),
     Row(Reason.LEASE_REVOKED, "a dispatcher takes the lease back", _revoked_lease, key=KEY),

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -22,7 +23,7 @@ from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
 from tests.conformance.support.stack import shipped_worker
 from tests.support.redis_server import RedisServer
-from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import PATIENT, RunningWorker, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.pool import Pool
 
 PATIENCE_S = 30.0
@@ -152,7 +153,8 @@ async def test_a_worker_that_comes_before_any_adapter_says_once_that_it_waits_fo
 @pytest.mark.sample("signed")
 async def test_lease_is_one_session_then_its_slot_free(redis_server: RedisServer, key: bytes | None) -> None:
     engine = ScriptedEngine(listen(), slots=1, slow_cleanup=True)
-    async with shared(redis_server, engine, key) as it:
+    limits = replace(PATIENT, cleanup_s=0.1)  # the calls end, and the slot is not clean yet
+    async with shared(redis_server, engine, key, limits=limits) as it:
         slot, epoch, token = await it.grant("t1")
         async with it.session(token):
             # Long before the next beat is due.

@@ -135,6 +135,10 @@ UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
     "broken JSON": (written("config.json", "{"), "is not valid JSON"),
     "no JSON object": (written("config.json", "[]"), "does not hold a JSON object"),
     "no rotary base": (config(lambda c: c.pop("rope_theta")), "states no rope_theta"),
+    **{
+        f"no {name}": (config(lambda c, name=name: c.pop(name)), name)
+        for name in ("hidden_size", "vocab_size", "audio_config", "tts_config", "duplex", "name")
+    },
     "a misnamed field": (config(lambda c: c["audio_config"].update(kernels=3)), "kernels"),
     "a damaged tokenizer": (written("tokenizer.json", "{}"), "is not a readable tokenizer"),
     "a large tokenizer": (
@@ -166,14 +170,6 @@ def test_rotary_base_may_stand_in_rope_parameters() -> None:
     raw = tiny.raw_config()
     raw["rope_parameters"] = {"rope_type": "default", "rope_theta": raw.pop("rope_theta")}
     assert parse_config(raw).language.rope_parameters["rope_theta"] == 10_000.0
-
-
-@pytest.mark.parametrize(
-    "name", ["hidden_size", "vocab_size", "audio_config", "tts_config", "duplex", "name"]
-)
-def test_missing_field_is_named(folder: Path, name: str) -> None:
-    change_config(folder, lambda c: c.pop(name))
-    assert name in refusal(folder)
 
 
 def test_unknown_duplex_default_is_named() -> None:

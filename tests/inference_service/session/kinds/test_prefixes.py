@@ -65,6 +65,16 @@ class Stage:
                 raise ValueError("lost")
         return self._think(segments)
 
+    def begun(self, slot: int, setup: SessionSetup) -> Any:
+        """A session that has read its prompt."""
+        session = self.runtime.open("s", slot, setup, lambda event: None)
+        session.preprocessor.begin()
+        assert self.runtime.start(session) is None
+        tick = Tick(self.runtime)
+        while tick.has_work([session]):
+            tick.run([session])
+        return session
+
     def play(self, slot: int, setup: SessionSetup, *units: Content, budget: int | None = None) -> list[Event]:
         """What a session is told from its beginning to the end of its last unit."""
         guest = Guest(setup, [(unit, UnitOverrides()) for unit in units])
@@ -137,13 +147,7 @@ def test_voices_that_differ_share_only_what_stands_before_them(stage: Stage) -> 
     one, other = (rng.standard_normal(16_000).astype(np.float32) * 0.1 for _ in range(2))
     contexts = []
     for slot, sound in enumerate((one, other, one)):
-        session = stage.runtime.open("s", slot, duplex(voice=VoiceReference(heard=sound)), lambda event: None)
-        session.preprocessor.begin()
-        assert stage.runtime.start(session) is None
-        contexts.append(session)
-        tick = Tick(stage.runtime)
-        while tick.has_work([session]):
-            tick.run([session])
+        contexts.append(stage.begun(slot, duplex(voice=VoiceReference(heard=sound))))
     assert [session.context.found % PAGE for session in contexts] == [0, 0, 0]
     prompt = contexts[0].context.prompt
     assert contexts[2].context.found == (prompt - 1) // PAGE * PAGE, "the same voice is found"
@@ -325,12 +329,7 @@ def test_voice_and_prompt_of_another_tenant_are_new(stage: Stage, monkeypatch: p
     counts = []
     for slot, tenant in enumerate((ONE, OTHER, ONE)):
         prepared.clear()
-        session = stage.runtime.open("s", slot, replace(setup, tenant=tenant), lambda event: None)
-        session.preprocessor.begin()
-        assert stage.runtime.start(session) is None
-        tick = Tick(stage.runtime)
-        while tick.has_work([session]):
-            tick.run([session])
+        stage.begun(slot, replace(setup, tenant=tenant))
         counts.append(Counter(prepared))
 
     assert counts[1] == counts[0] == Counter(voice=1, prompt=1)

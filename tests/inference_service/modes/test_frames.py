@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import grpc
 import pytest
 
 from antiphon.v1 import common_pb2 as common
@@ -32,14 +31,6 @@ def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
 )
 def test_a_worker_names_video_if_its_model_sees(info: ModelInfo, modes: list[int]) -> None:
     assert list(replies.model_info(info).modes) == modes
-
-
-async def test_video_is_unsupported_by_a_model_that_does_not_see(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.send_config(mode=VIDEO)
-        end = await caller.end()
-        assert (end.code, end.reason) == (grpc.StatusCode.UNIMPLEMENTED, "MODE_UNSUPPORTED")
 
 
 async def test_video_session_needs_no_pictures(served: Served) -> None:

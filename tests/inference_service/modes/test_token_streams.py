@@ -97,11 +97,14 @@ async def test_broken_template_harms_its_caller_alone(
 async def test_the_blocks_of_the_example(folder: Path, greedy: Any) -> None:
     """[A1 B1 C1] gives D1; [A2 B2] gives C2 D2 E2; [A3 B3] gives C3 D3."""
     chunks = [((5, 17, 42), 1), ((71, 99), 3), ((123, 200), 2)]
-    async with worker(folder) as (_, new_caller):
+    async with worker(folder) as (address, new_caller):
+        info = await get_info(address)
         caller = await stream(new_caller)
         for unit, (chunk, count) in enumerate(chunks, 1):
             await caller.send_unit(unit, ids(*chunk), sampling=common.SamplingParams(max_new_tokens=count))
         said = [await caller.answers(unit) for unit in (1, 2, 3)]
+    assert (info.model, info.context_limit) == ("tiny", 64)
+    assert set(info.modes) == {pb.SESSION_MODE_CHAT, pb.SESSION_MODE_TOKENS}
     first, second, third = said
     assert first.token_ids == greedy([5, 17, 42], 1)
     c2, d2, e2 = greedy([5, 17, 42, 71, 99], 3)
@@ -123,13 +126,6 @@ async def test_idle_streams_hold_their_slots_until_they_end(folder: Path) -> Non
         await idle[0].half_close(*Stream)
         await until_free(address, 1)
         assert (await (await stream(new_caller)).unit(1, ids(3))).token_ids
-
-
-async def test_the_worker_says_what_model_it_serves(folder: Path) -> None:
-    async with worker(folder) as (address, _):
-        info = await get_info(address)
-    assert (info.model, info.context_limit) == ("tiny", 64)
-    assert set(info.modes) == {pb.SESSION_MODE_CHAT, pb.SESSION_MODE_TOKENS}
 
 
 async def test_a_chat_with_the_tokenizer_s_template(folder: Path, greedy: Any) -> None:

@@ -11,7 +11,7 @@ from antiphon.contract import Reason
 from inference_service.errors import UnitRefused
 from inference_service.families import table
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import Done, End, Finalized, Prefilled
+from inference_service.interface.engine import End, Finalized, Prefilled
 from inference_service.interface.setups import StandaloneText, TextPurpose, Window, WindowMode
 from inference_service.session.kinds.duplex_kind import MOST_TEXT
 from tests.inference_service.engine.support.talker import Talker
@@ -52,16 +52,11 @@ def told(talker: Talker, unit: int) -> Prefilled:
 GREET = StandaloneText(TextPurpose.COMMENTARY, "Greet the user by name.")
 
 
-def test_model_speaks_first_of_what_it_is_told_to_speak_about(talker: Any) -> None:
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_model_speaks_of_what_it_is_told_to_unless_it_has_to_listen(talker: Any, is_forced: bool) -> None:
     one = talker()
-    one.unit(texts=(GREET,))
-    assert [event.end for event in one.told if isinstance(event, Done)][-1] in (End.CHUNK, End.TURN)
-
-
-def test_forced_listen_comes_before_what_the_model_is_to_speak_about(talker: Any) -> None:
-    one = talker()
-    one.unit(texts=(GREET,), force_listen=True)
-    assert [event.end for event in one.told if isinstance(event, Done)][-1] is End.LISTEN
+    one.unit(texts=(GREET,), force_listen=is_forced)
+    assert one.ends[-1] in ((End.LISTEN,) if is_forced else (End.CHUNK, End.TURN))
 
 
 @pytest.mark.parametrize("text", [NOTE, ORDER])

@@ -1,4 +1,4 @@
-"""What every test of the worker gets: nothing may be left over after it."""
+"""Fixtures of the worker's tests: nothing may be left over after a test."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a session's config comes to, and which configs are refused."""
+"""Resolve configs of sessions: defaults, ranges, refusals, fields without effect."""
 
 import contextlib
 from dataclasses import replace

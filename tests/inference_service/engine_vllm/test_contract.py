@@ -1,4 +1,4 @@
-"""What every engine does alike: token streams, chats, cancels, refusals, ends of sessions."""
+"""Test the contract of every engine: token streams, chats, cancels, refusals, ends of sessions."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is kept of results that cost much."""
+"""Keep results that cost much."""
 
 import threading
 from collections.abc import Callable

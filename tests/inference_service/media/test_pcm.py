@@ -1,4 +1,4 @@
-"""What becomes of the bytes of an AudioChunk."""
+"""Decode the bytes of an AudioChunk, and refuse those that are no sound."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What CHAT, TOKENS and TRANSCRIBE sessions may be configured with, and what their units may bring."""
+"""Configure CHAT, TOKENS and TRANSCRIBE sessions, and send them units."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the worker writes about a session, and what it never writes."""
+"""Log sessions, faults and states of the worker, and nothing that was said."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What a scrape of the worker says."""
+"""Scrape the worker's figures."""
 
 import asyncio
 from collections.abc import Callable

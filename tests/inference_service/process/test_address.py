@@ -1,4 +1,4 @@
-"""Where a worker listens, and where it refuses to."""
+"""Listen on addresses and Unix sockets, and refuse those that cannot be or are not safe."""
 
 import socket
 from pathlib import Path

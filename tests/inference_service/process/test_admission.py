@@ -1,4 +1,4 @@
-"""What callers do with the time of their own units, and who is let in beside them: with the shipped model."""
+"""Let callers in beside units whose callers keep them waiting: with the shipped model."""
 
 import time
 from typing import Any

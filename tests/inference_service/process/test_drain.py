@@ -1,4 +1,4 @@
-"""How a worker comes up and goes down."""
+"""Load, drain and stop a worker."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""How calls become a session, and which calls do not."""
+"""Attach the calls of a session, and refuse those that belong to none."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""What gRPC itself refuses or bounds, by the options of server and channel."""
+"""Test refusals and bounds of gRPC itself, by the options of server and channel."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Who may come, on a clock that goes by what ticks and units are said to have taken."""
+"""Admit sessions on a clock that goes by the time that ticks and units are said to have taken."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a session ends: drained, full, failed, abandoned; and what follows in which order."""
+"""End a session drained, full, failed or abandoned; test the order of what follows."""
 
 from typing import Any
 

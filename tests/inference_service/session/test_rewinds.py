@@ -1,4 +1,4 @@
-"""When a session may go back, and in which order that reaches the engine; without a network."""
+"""Order rewinds among units, and refuse those that come too early; without a network."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a session does, one rule at a time, without a network."""
+"""Test the rules of a session one at a time, without a network."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""When the steps of units begin and end, told for spans and figures: on a clock of the test's own."""
+"""Time the steps of units for spans and figures, on a clock of the test's own."""
 
 from typing import Any
 

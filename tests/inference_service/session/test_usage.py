@@ -1,4 +1,4 @@
-"""What a worker counts for the dispatcher that gave a lease."""
+"""Count the tokens of sessions for the dispatcher that gave the lease."""
 
 from inference_service.interface.engine import Done, End, Piece, Prefilled, UnitUsage
 from inference_service.session.usage import ENDED_PER_SLOT, UsageTable

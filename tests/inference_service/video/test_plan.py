@@ -1,4 +1,4 @@
-"""Which frames are seen and where sound is cut: as the reference package does it.
+"""Choose frames and cut sound as the reference package does it.
 
 `reference.json` holds what `get_video_frame_audio_segments` of minicpmo 0.1.2 (with decord 0.6.0) gave for
 videos whose frames show their index and whose sound counts its samples: index of each picture, first sample

@@ -1,4 +1,4 @@
-"""What is no usable video is refused with the reason in one sentence, whatever its decoder does."""
+"""Refuse unusable videos with the reason in one sentence, whatever their decoder does."""
 
 import logging
 import signal

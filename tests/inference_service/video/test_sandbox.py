@@ -1,4 +1,4 @@
-"""What the decoding process may not do, tried by a program in its place."""
+"""Forbid the decoding process all but decoding, tried by a program in its place."""
 
 import json
 import os

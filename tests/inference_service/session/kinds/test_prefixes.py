@@ -1,4 +1,4 @@
-"""What sessions of every kind begin with is computed once; they share what is equal and nothing else."""
+"""Compute common beginnings of sessions once; sessions share what is equal and nothing else."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a duplex session said and nobody heard is taken back: the model goes on as if it had been silent."""
+"""Take back speech that nobody heard: the model goes on as if it had been silent."""
 
 from collections.abc import Sequence
 from typing import Any

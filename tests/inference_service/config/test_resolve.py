@@ -265,6 +265,8 @@ def test_only_what_is_set_is_overridden() -> None:
     params = common.SamplingParams(temperature=0.1, seed=9)
     overrides = unit_overrides(params, "run.sampling", plan().setup, INFO)
     assert (overrides.temperature, overrides.seed, overrides.top_k) == (0.1, 9, None)
+    unseeded = unit_overrides(common.SamplingParams(top_k=4), "run.sampling", plan().setup, INFO)
+    assert (unseeded.top_k, unseeded.seed, unseeded.temperature) == (4, None, None)
 
 
 @pytest.mark.parametrize(

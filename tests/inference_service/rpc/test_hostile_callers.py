@@ -45,7 +45,7 @@ ROUNDS = 20
 """Repetitions of a flood, unless the worker disconnects it first."""
 
 
-class World:
+class SessionEffects:
     """A worker under attack, and a neighbour in conversation."""
 
     def __init__(self, worker: RunningWorker, neighbour: Caller) -> None:
@@ -61,12 +61,12 @@ class World:
 
 
 @asynccontextmanager
-async def attacked() -> AsyncIterator[World]:
+async def attacked() -> AsyncIterator[SessionEffects]:
     """A worker whose neighbour talks before and after; then all other slots are free again."""
     engine = ScriptedEngine(speak("word"), repeat=True, slots=SLOTS)
     async with running_worker(engine, slots=SLOTS) as worker, channel_to(worker.address) as channel:
         neighbour = await Caller(channel).ready()
-        world = World(worker, neighbour)
+        world = SessionEffects(worker, neighbour)
         await world.talk()
         yield world
         await world.talk()

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ws_adapter.support.stage import ManualClock
-from ws_adapter.access.client_secrets import (
-    LONGEST_SECRET,
-    PREFIX,
-    ClientSecrets,
-    Grant,
-    TooLong,
-)
+from ws_adapter.access.client_secrets import LONGEST_SECRET, PREFIX, ClientSecrets, Grant, TooLong
 from ws_adapter.access.keys import make_key
 from ws_adapter.access.rights import ALL_RIGHTS
 

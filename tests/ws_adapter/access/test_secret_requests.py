@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 
 from inference_service.interface.setups import Mode
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
-from tests.ws_adapter.support.conversation import Event
+from tests.ws_adapter.support.conversation import Event, codes
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter
 from ws_adapter.access.client_secrets import LONGEST_SECRET
@@ -81,9 +81,6 @@ async def is_refused(stage: Stage, key: str) -> bool:
         return True
 
 
-# -------------------------------------------------------------------------------------- who gets one
-
-
 async def test_a_secret_tells_the_session_that_it_opens(keys: KeyFile) -> None:
     clock = ManualClock()
     async with served(keys, clock=clock) as stage:
@@ -97,23 +94,12 @@ async def test_a_secret_tells_the_session_that_it_opens(keys: KeyFile) -> None:
         assert told["session"]["audio"]["input"]["turn_detection"]["interrupt_response"] is True
         async with realtime(stage, told["value"]) as client:
             created = await client.next()
-        assert {**created["session"], "id": "", "expires_at": 0} == {
-            **told["session"],
-            "id": "",
-            "expires_at": 0,
-        }
+        changing = {"id": "", "expires_at": 0}
+        assert {**created["session"], **changing} == {**told["session"], **changing}
 
 
-TRANSCRIPTION = {
-    "type": "transcription",
-    "audio": {
-        "input": {
-            "format": {"type": "audio/pcmu"},
-            "transcription": {"model": "scripted"},
-            "turn_detection": None,
-        }
-    },
-}
+MU_LAW = {"format": {"type": "audio/pcmu"}, "transcription": {"model": "scripted"}, "turn_detection": None}
+TRANSCRIPTION = {"type": "transcription", "audio": {"input": MU_LAW}}
 
 
 @pytest.mark.parametrize("query", ["", "?intent=transcription", "?model=gpt-4o-transcribe"])
@@ -132,25 +118,19 @@ async def test_a_secret_for_transcription_opens_that_whatever_the_url_says(keys:
             completed = "conversation.item.input_audio_transcription.completed"
             done = await client.expect_until(completed)
 
-        assert session["audio"]["input"] == {
-            **TRANSCRIPTION["audio"]["input"],
-            "format": {"type": "audio/pcmu"},
-            "noise_reduction": None,
-        }
-        assert created["session"] == {
-            **session,
-            "id": created["session"]["id"],
-            "expires_at": created["session"]["expires_at"],
-        }
+        assert session["audio"]["input"] == {**MU_LAW, "noise_reduction": None}
+        told_anew = {name: created["session"][name] for name in ("id", "expires_at")}
+        assert created["session"] == {**session, **told_anew}
         assert done["transcript"] == "Seven."
         assert done["usage"]["seconds"] == 1.0
 
 
-async def test_a_secret_names_the_model_so_that_the_url_need_not(keys: KeyFile) -> None:
+@pytest.mark.parametrize("query", ["", "?model="])
+async def test_a_secret_names_the_model_so_that_the_url_need_not(keys: KeyFile, query: str) -> None:
     """Neither a model nor the subprotocol, and other sessions by default: a secret opens nothing else."""
     async with served(keys, default_realtime_mode="transcription") as stage:
         value = await secret(stage, keys.bearer("alice"), session=SESSION)
-        async with bearing(stage, value) as client:
+        async with bearing(stage, value, query) as client:
             created = await client.expect("session.created")
             assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
 
@@ -179,21 +159,6 @@ async def test_where_nothing_is_written_down_no_secret_for_it_is_made() -> None:
         assert (status, told["error"]["param"]) == (400, "session.type")
 
 
-@pytest.mark.parametrize("seconds", [10, 7200])
-async def test_for_how_long_it_holds_is_its_makers_choice(seconds: int) -> None:
-    clock = ManualClock()
-    async with served(clock=clock) as stage:
-        _, told = await ask(stage, expires_after={"anchor": "created_at", "seconds": seconds})
-
-        assert told["expires_at"] == int(clock.unix()) + seconds
-
-
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}])
-async def test_only_a_key_makes_secrets(keys: KeyFile, headers: dict[str, str]) -> None:
-    async with served(keys) as stage:
-        assert (await ask(stage, headers))[0] == 401
-
-
 async def test_a_secret_makes_no_secrets_and_opens_nothing_else(keys: KeyFile) -> None:
     """The attack: what a browser was given is used as if it were the key, of an admin even."""
     async with served(keys, admin_port=0) as stage:
@@ -213,39 +178,48 @@ async def test_a_secret_makes_no_secrets_and_opens_nothing_else(keys: KeyFile) -
         assert (await admin.request("/status.json", headers=bearer))[0] == 401
 
 
-async def test_pages_of_other_origins_get_none(keys: KeyFile) -> None:
-    async with served(keys, allowed_origins=("https://example.org",)) as stage:
-        alice = keys.bearer("alice")
-
+async def test_only_a_key_and_no_page_of_another_origin_makes_secrets(keys: KeyFile) -> None:
+    clock, alice = ManualClock(), keys.bearer("alice")
+    async with served(keys, clock=clock, allowed_origins=("https://example.org",)) as stage:
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert (await ask(stage, headers))[0] == 401
         assert (await ask(stage, {**alice, "Origin": "https://evil.example"}))[0] == 403
-        assert (await ask(stage, {**alice, "Origin": "https://example.org"}))[0] == 200
+        for seconds in (10, 7200):
+            headers = {**alice, "Origin": "https://example.org"}
+            lasting = {"anchor": "created_at", "seconds": seconds}
+            status, told = await ask(stage, headers, expires_after=lasting)
+            assert (status, told["expires_at"]) == (200, int(clock.unix()) + seconds)
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "param"),
-    [
+async def test_what_no_secret_can_be_made_of() -> None:
+    noise = base64.b64encode(random.Random(0).randbytes(LONGEST_SECRET)).decode()
+    unserved = {"input": {"transcription": {"model": "x"}}}
+    sessions: list[tuple[Event, str, str]] = [
+        ({"type": "realtime", "model": "gpt-realtime"}, "invalid_value", "session.model"),
+        ({"type": "realtime", "temperature": 1}, "unknown_parameter", "session.temperature"),
+        ({}, "missing_required_parameter", "session.type"),
+        ({"type": "translation"}, "invalid_value", "session.type"),
+        ({"type": "transcription", "model": "scripted"}, "unknown_parameter", "session.model"),
+        (
+            {"type": "transcription", "audio": unserved},
+            "invalid_value",
+            "session.audio.input.transcription.model",
+        ),
+        ({"type": "realtime", "instructions": noise}, "invalid_value", "session"),
+    ]
+    bodies: list[tuple[Event, str, str]] = [
         ({"expires_after": {"seconds": 9}}, "invalid_value", "expires_after.seconds"),
         ({"expires_after": {"seconds": 7201}}, "invalid_value", "expires_after.seconds"),
         ({"expires_after": {"anchor": "now"}}, "invalid_value", "expires_after.anchor"),
         ({"ttl": 60}, "unknown_parameter", "ttl"),
-        ({"session": {"type": "realtime", "model": "gpt-realtime"}}, "invalid_value", "session.model"),
-        ({"session": {"type": "realtime", "temperature": 1}}, "unknown_parameter", "session.temperature"),
-        ({"session": {}}, "missing_required_parameter", "session.type"),
-        ({"session": {"type": "translation"}}, "invalid_value", "session.type"),
-        ({"session": {"type": "transcription", "model": "scripted"}}, "unknown_parameter", "session.model"),
-        (
-            {"session": {"type": "transcription", "audio": {"input": {"transcription": {"model": "x"}}}}},
-            "invalid_value",
-            "session.audio.input.transcription.model",
-        ),
-    ],
-)
-async def test_what_no_secret_can_be_made_of(body: Event, code: str, param: str) -> None:
+        *(({"session": session}, code, param) for session, code, param in sessions),
+    ]
     async with served() as stage:
-        status, told = await ask(stage, **body)
-
-        assert (status, told["error"]["code"], told["error"]["param"]) == (400, code, param)
-        assert told["error"]["type"] == "invalid_request_error"
+        for body, code, param in bodies:
+            status, told = await ask(stage, **body)
+            error = told["error"]
+            assert (status, error["code"], error["param"]) == (400, code, param), str(body)[:100]
+            assert error["type"] == "invalid_request_error"
 
 
 async def test_a_body_is_bounded_json_of_known_length() -> None:
@@ -266,20 +240,9 @@ async def test_a_body_is_bounded_json_of_known_length() -> None:
         assert (status, headers["allow"]) == (405, "post")
 
 
-async def test_settings_that_do_not_fit_into_a_secret_are_refused() -> None:
-    async with served() as stage:
-        noise = base64.b64encode(random.Random(0).randbytes(LONGEST_SECRET)).decode()
-        status, told = await ask(stage, session={"type": "realtime", "instructions": noise})
-
-        assert (status, told["error"]["param"]) == (400, "session")
-
-
 async def test_without_a_worker_none_is_made() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         assert (await ask(stage))[0] == 503
-
-
-# ------------------------------------------------------------------------------------- what it opens
 
 
 async def test_one_secret_opens_sessions_until_it_expires_and_a_running_one_outlives_it(
@@ -332,9 +295,7 @@ async def test_secrets_and_their_sessions_end_with_their_key(keys: KeyFile) -> N
             stage.adapter.reload()
 
             events, close = await client.end()
-            assert [event["error"]["code"] for event in events if event["type"] == "error"] == [
-                "invalid_api_key"
-            ]
+            assert codes([event for event in events if event["type"] == "error"]) == ["invalid_api_key"]
             assert close == 3000
         assert await is_refused(stage, value)
 
@@ -347,9 +308,3 @@ async def test_where_no_keys_are_needed_a_secret_has_to_be_good_all_the_same() -
             assert (await client.next())["session"]["instructions"] == "Be kind."
 
         assert await is_refused(stage, f"{value[:-5]}AAAAA")
-
-
-async def test_the_query_may_name_no_model_where_the_secret_does() -> None:
-    async with served() as stage:
-        async with realtime(stage, await secret(stage, session=SESSION), "?model=") as client:
-            assert (await client.next())["session"]["model"] == "scripted"

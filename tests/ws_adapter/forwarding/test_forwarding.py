@@ -121,9 +121,6 @@ async def forwarded(stage: Stage) -> float:
     return (await told(stage)).value("antiphon_resumes_total", outcome="forwarded") or 0.0
 
 
-# --------------------------------------------------------------------------------------- going on
-
-
 @pytest.mark.parametrize("path", OPENERS)
 async def test_missed_events_come_once_and_in_order_at_the_other_adapter(
     path: str, redis_server: RedisServer, tmp_path: Path
@@ -262,9 +259,6 @@ async def test_adapters_on_two_machines_speak_tls_with_certificates_of_both(
             await client.expect(*["listen"] * 4)
 
 
-# ------------------------------------------------------------------------------------------ limits
-
-
 async def test_key_behind_a_forwarded_connection_is_looked_at_and_counted_once(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -325,9 +319,6 @@ async def test_attempts_over_the_other_adapter_count_for_the_address_of_the_clie
         assert full.value.response.status_code == 429
         async with two.other.client(url_of(two.other, token, seen), **comes_from("203.0.113.6")) as client:
             await client.expect("session.resumed")
-
-
-# ------------------------------------------------------------------------------------------ faults
 
 
 async def lost_session(two: Pair) -> tuple[str, int]:

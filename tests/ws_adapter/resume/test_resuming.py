@@ -75,9 +75,6 @@ def plain(event: Event) -> Event:
     return {**event, "error": {**event["error"], "trace_id": ""}}
 
 
-# --------------------------------------------------------------------------------------- going on
-
-
 @pytest.mark.parametrize("path", OPENERS)
 async def test_lost_connection_missed_events_come_once_and_in_order(path: str) -> None:
     name, opener, input_event = OPENERS[path]
@@ -199,9 +196,6 @@ async def test_client_that_closes_after_a_resume_still_gets_its_last_event() -> 
         assert (await refusal(stage, url_of(stage, token, 2)))[0]["error"]["code"] == "resume_failed"
 
 
-# ------------------------------------------------------------------------------------------ endings
-
-
 @pytest.mark.parametrize("code", [1000, 1001, 1005, 3000])
 async def test_close_of_the_client_ends_the_session_at_once(code: int) -> None:
     engine = ScriptedEngine(listen())
@@ -307,9 +301,6 @@ async def test_detached_session_holds_up_no_shutdown() -> None:
         stage.adapter.interrupt()
         async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.shield(stage.task) == 0
-
-
-# ------------------------------------------------------------------------------------------ attacks
 
 
 async def test_tokens_that_open_nothing_are_told_alike(tmp_path: Path) -> None:

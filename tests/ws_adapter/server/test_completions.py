@@ -275,9 +275,6 @@ async def test_client_that_leaves_frees_its_slot(streams: bool) -> None:
         assert engine.session.is_closed
 
 
-# ------------------------------------------------------------------------------------------- attacks
-
-
 async def sent(stage: Stage, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection on which so much was sent."""
     host, port = stage.address.removeprefix("http://").split(":")

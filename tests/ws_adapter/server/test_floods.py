@@ -187,9 +187,6 @@ async def test_nothing_of_a_flood_is_read_once_it_is_too_much() -> None:
         client.vanish()
 
 
-# ----------------------------------------------------------------------------------- many from one address
-
-
 def coming_from(address: str) -> dict[str, str]:
     return {"X-Forwarded-For": address}
 
@@ -233,9 +230,6 @@ async def test_pages_are_refused_to_a_flooder_and_served_to_its_neighbour() -> N
 
         assert 600 <= await flooding < 1200
         assert (await stage.request("/status", headers=coming_from("203.0.113.6")))[0] == 200
-
-
-# ------------------------------------------------------------------------------------------------ the log
 
 
 CANARY = "canary of a client"
@@ -288,9 +282,6 @@ async def test_lines_of_the_log_are_counted_by_address(caplog: pytest.LogCapture
                         await client.expect("error")
 
     assert caplog.messages.count("an error is sent to the client") == LINES
-
-
-# ------------------------------------------------------------------------------- before others feel it
 
 
 GUARDED = ("--max-cpu", "0.7", "--max-loop-lag-ms", "250", "--trusted-proxies", "127.0.0.0/8")

@@ -63,9 +63,6 @@ async def told(client: Client) -> tuple[str, int | None, str]:
     return event["error"]["code"], close, client.socket.close_reason or ""
 
 
-# ------------------------------------------------------------------------- trap 1: the subprotocol
-
-
 @pytest.mark.parametrize("key_first", [False, True])
 async def test_trap_1_the_subprotocol_answered_is_realtime_and_never_the_key(
     keys: KeyFile, key_first: bool
@@ -95,9 +92,6 @@ async def test_unknown_headers_mean_nothing(keys: KeyFile) -> None:
     }
     async with served(keys) as stage, coming(stage, additional_headers=headers) as client:
         assert (await client.next())["type"] == "session.created"
-
-
-# ------------------------------------------------------------------------------- trap 22: bad keys
 
 
 @pytest.mark.parametrize("credentials", [{}, {"Authorization": "Bearer wrong"}])
@@ -234,9 +228,6 @@ async def test_keys_and_secrets_are_in_no_span(keys: KeyFile) -> None:
     told = everything([*traced.spans, *worker_spans.get_finished_spans()])
     for secret in (*keys.secrets.values(), made["value"], "wrong-secret"):
         assert secret not in told
-
-
-# ---------------------------------------------------------------------------------------- the beta
 
 
 @pytest.mark.parametrize("value", ["realtime=v1", "assistants=v2, realtime=v1"])

@@ -63,9 +63,6 @@ async def is_refused(stage: Stage, address: str, **headers: str) -> bool:
     return refusal.value.response.status_code == 429
 
 
-# -------------------------------------------------------------------------------------------------- limits
-
-
 async def test_connections_of_an_address_are_counted_at_both(redis_server: RedisServer) -> None:
     async with two_adapters(redis_server, connections_per_address=2, **BEHIND_PROXY) as (one, other):
         sockets = [await open_from(one, "203.0.113.5"), await open_from(other, "203.0.113.5")]
@@ -102,9 +99,6 @@ async def test_keys_are_guessed_no_more_often_at_two_than_at_one(
             assert await is_refused(stage, "203.0.113.5", Authorization="Bearer guess")
 
 
-# ------------------------------------------------------------------------------------------------- tickets
-
-
 async def test_ticket_is_looked_up_and_given_up_at_the_adapter_that_does_not_hold_it(
     redis_server: RedisServer,
 ) -> None:
@@ -125,9 +119,6 @@ async def test_ticket_is_looked_up_and_given_up_at_the_adapter_that_does_not_hol
                 _, _, gone = await one.request(f"/api/queue/{ticket}")
                 assert gone["found"] is False
                 assert (await other.request(f"/api/queue/{ticket}", "DELETE"))[0] == 404
-
-
-# ------------------------------------------------------------------------------------------ what is told
 
 
 async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:

@@ -38,9 +38,6 @@ def refused(target: str, *offered: str, served: frozenset[Mode] | None = ALL) ->
     return refusal
 
 
-# ------------------------------------------------------------------------------------------- /v1/realtime
-
-
 @pytest.mark.parametrize("mode", [Mode.AUDIO, Mode.VIDEO, Mode.CHAT])
 def test_rule_1_mode_decides(mode: Mode) -> None:
     selection = chosen(f"/v1/realtime?mode={mode}")
@@ -233,9 +230,6 @@ def test_without_a_worker_a_client_may_wait_for_one(target: str) -> None:
     assert chosen(target, served=None)
 
 
-# ----------------------------------------------------------------- /ws/chat and /v1/transcription
-
-
 @pytest.mark.parametrize("target", ["/ws/chat", "/ws/chat/", "/ws/chat?mode=audio&model=x"])
 def test_chat_path(target: str) -> None:
     assert chosen(target, "realtime") == Selection(Dialect.CHAT, Mode.CHAT, None, announces_slot=False)
@@ -257,9 +251,6 @@ def test_without_a_worker_who_wants_a_transcription_comes_back(target: str) -> N
     assert refusal.dialect is Dialect.TRANSCRIPTION
     assert refusal.verdict.code is ErrorCode.SERVICE_UNAVAILABLE
     assert refusal.verdict.close is CloseCode.TRY_AGAIN_LATER
-
-
-# --------------------------------------------------------------------------------------------- /ws/duplex
 
 
 @pytest.mark.parametrize(
@@ -300,9 +291,6 @@ def test_kinds() -> None:
     assert chosen("/v1/transcription").kind is Kind.TRANSCRIPTION
 
 
-# ------------------------------------------------------------------------------------------- other paths
-
-
 @pytest.mark.parametrize(
     "target",
     [
@@ -336,9 +324,6 @@ def test_web_page_is_no_websocket(target: str, file: str) -> None:
 @pytest.mark.parametrize("target", ["/v1/realtime/?mode=audio", "/ws/duplex/adx_1/"])
 def test_slash_at_the_end_changes_nothing(target: str) -> None:
     assert chosen(target).mode is Mode.AUDIO
-
-
-# ----------------------------------------------------------------------------------------------- on a wire
 
 
 def url(stage: Stage, target: str) -> str:

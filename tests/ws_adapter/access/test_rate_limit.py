@@ -291,7 +291,7 @@ async def test_pages_for_one_address_are_counted() -> None:
         assert (await stage.request("/health"))[0] == 200
         await clock.advance(20)
         assert await ask("/health", "203.0.113.5") == 200
+        url = stage.address.replace("http", "ws") + "/status"
         with pytest.raises(InvalidStatus) as page_as_socket:
-            url = stage.address.replace("http", "ws") + "/status"
             await connect(url, additional_headers=coming_from("203.0.113.5"))
         assert page_as_socket.value.response.status_code == 429

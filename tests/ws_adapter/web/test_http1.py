@@ -29,6 +29,10 @@ BODIES = {
     "encoded": b"Transfer-Encoding: gzip, chunked\r\n\r\n7\r\n" + BODY + b"\r\n0\r\n\r\n",
 }
 REFUSED = {"sized": 413, "chunked": 413, "encoded": 501}
+HANDSHAKE = (
+    b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
 
 
 async def connect(stage: Stage, tls: ssl.SSLContext | None = None) -> tuple[Any, Any]:
@@ -77,88 +81,58 @@ async def test_every_method_with_every_kind_of_body_is_answered_in_json() -> Non
                     assert status == 200 or body["detail"] == body["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("target", "method", "status", "allowed"),
-    [
-        ("/nothing", "POST", 404, None),
-        ("/api/chat", "POST", 404, None),
-        ("/api/queue/ticket_1", "DELETE", 413, "get, head, delete"),
-        ("/api/queue/ticket_1", "POST", 405, "get, head, delete"),
-        ("/api/default_ref_audio", "POST", 405, "get, head"),
-        ("/v1/realtime?mode=audio", "POST", 405, "get"),
-        ("/v1/realtime?mode=audio", "GET", 413, "get"),
-        ("/ws/chat", "PUT", 405, "get"),
-        ("*", "OPTIONS", 405, "get, head"),
-        ("example.org:443", "CONNECT", 405, "get, head"),
-    ],
-)
-async def test_body_to_every_sort_of_path(target: str, method: str, status: int, allowed: str | None) -> None:
+TARGETS = [
+    ("/nothing", "POST", 404, None),
+    ("/api/chat", "POST", 404, None),
+    ("/api/queue/ticket_1", "DELETE", 413, "get, head, delete"),
+    ("/api/queue/ticket_1", "POST", 405, "get, head, delete"),
+    ("/api/default_ref_audio", "POST", 405, "get, head"),
+    ("/v1/realtime?mode=audio", "POST", 405, "get"),
+    ("/v1/realtime?mode=audio", "GET", 413, "get"),
+    ("/ws/chat", "PUT", 405, "get"),
+    ("*", "OPTIONS", 405, "get, head"),
+    ("example.org:443", "CONNECT", 405, "get, head"),
+]
+NO_REQUESTS = [
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid_request"),  # TLS, without any LF
+    (b"\r\n\r\n", 400, "invalid_request"),
+    (b'{"type":"session.init"}\n', 400, "invalid_request"),
+    (b"GET /health\r\n\r\n", 400, "invalid_request"),
+    (b"GET /health HTTP/1.1\n\n", 400, "invalid_request"),
+    (b"GET  /health HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+    (b"G{T /health HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+    (b"GET /\xff HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+    (b"GET /health HTTP/1.1\r\nno colon\r\n\r\n", 400, "invalid_request"),
+    (b"GET /health HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "invalid_request"),
+    (b"GET /health HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n", 400, "invalid_request"),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "unsupported_version"),
+    (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
+    (b"GET / HTTP/1.1\r\nA: " + b"x" * 9000 + b"\r\n\r\n", 431, "headers_too_large"),
+    (b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, "headers_too_large"),
+    (b"GET / HTTP/1.1\r\n" + (b"A: " + b"x" * 8000 + b"\r\n") * 10, 431, "headers_too_large"),
+    (HANDSHAKE + BODIES["sized"], 413, "body_not_allowed"),
+]
+
+
+async def test_body_to_every_sort_of_path_and_what_is_no_request_are_told_so() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        request = f"{method} {target} HTTP/1.1\r\nHost: x\r\n".encode() + BODIES["sized"]
-        told, headers, body = await exchange(stage, request)
-
-        assert (told, headers.get("allow")) == (status, allowed)
-        assert body["error"]["message"]
-
-
-async def test_handshake_with_a_body_is_refused() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        request = (
-            b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: x\r\n"
-            b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-        )
-        status, _, body = await exchange(stage, request + BODIES["sized"])
-
-        assert (status, body["error"]["code"]) == (413, "body_not_allowed")
+        for target, method, status, allowed in TARGETS:
+            request = f"{method} {target} HTTP/1.1\r\nHost: x\r\n".encode() + BODIES["sized"]
+            told, headers, body = await exchange(stage, request)
+            assert (told, headers.get("allow")) == (status, allowed), (target, method)
+            assert body["error"]["message"]
+        for data, status, code in NO_REQUESTS:
+            told, _, body = await exchange(stage, data)
+            assert (told, body["error"]["code"]) == (status, code), data[:60]
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "code"),
-    [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid_request"),  # TLS, without any LF
-        (b"\r\n\r\n", 400, "invalid_request"),
-        (b'{"type":"session.init"}\n', 400, "invalid_request"),
-        (b"GET /health\r\n\r\n", 400, "invalid_request"),
-        (b"GET /health HTTP/1.1\n\n", 400, "invalid_request"),
-        (b"GET  /health HTTP/1.1\r\n\r\n", 400, "invalid_request"),
-        (b"G{T /health HTTP/1.1\r\n\r\n", 400, "invalid_request"),
-        (b"GET /\xff HTTP/1.1\r\n\r\n", 400, "invalid_request"),
-        (b"GET /health HTTP/1.1\r\nno colon\r\n\r\n", 400, "invalid_request"),
-        (b"GET /health HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "invalid_request"),
-        (b"GET /health HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n", 400, "invalid_request"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "unsupported_version"),
-        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
-        (b"GET / HTTP/1.1\r\nA: " + b"x" * 9000 + b"\r\n\r\n", 431, "headers_too_large"),
-        (b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, "headers_too_large"),
-        (b"GET / HTTP/1.1\r\n" + (b"A: " + b"x" * 8000 + b"\r\n") * 10, 431, "headers_too_large"),
-    ],
-)
-async def test_what_is_no_request_is_told_so(data: bytes, status: int, code: str) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        told, _, body = await exchange(stage, data)
-
-        assert (told, body["error"]["code"]) == (status, code)
-
-
-@pytest.mark.parametrize("secure", [False, True])
-async def test_client_that_sends_a_large_body_before_it_reads_gets_its_answer(
-    secure: bool, tmp_path: Path
-) -> None:
+async def test_client_that_sends_a_large_body_before_it_reads_gets_its_answer(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
+    head = f"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: {8 * 2**20}\r\n\r\n".encode()
     async with secured(authority) as stage:
-        head = f"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: {8 * 2**20}\r\n\r\n".encode()
-        tls = authority.trust if secure else None
-        status, _, body = await exchange(stage, head + bytes(8 * 2**20), tls)
-
-        assert (status, body["error"]["code"]) == (405, "method_not_allowed")
-
-
-async def test_client_that_asks_before_it_sends_its_body_is_refused_at_once() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        head = b"PUT /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
-
-        assert (await exchange(stage, head))[0] == 405
+        for tls in (None, authority.trust):
+            status, _, body = await exchange(stage, head + bytes(8 * 2**20), tls)
+            assert (status, body["error"]["code"]) == (405, "method_not_allowed")
 
 
 async def poured(writer: asyncio.StreamWriter) -> int:
@@ -198,21 +172,17 @@ async def test_bodies_of_one_address_are_counted_together() -> None:
         assert sent < LARGEST_BODY_BYTES
 
 
-async def test_client_that_closes_its_direction_first_gets_its_answer() -> None:
+async def test_client_that_sends_no_body_yet_or_more_requests_or_an_end_gets_its_answer() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        head = b"PUT /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
+        assert (await exchange(stage, head))[0] == 405
+        status, headers, _ = await exchange(stage, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+        assert (status, headers["connection"]) == (200, "close")
         reader, writer = await connect(stage)
         writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         writer.write_eof()
-
         assert (await answer(reader))[0] == 200
         writer.close()
-
-
-async def test_second_request_does_not_cost_the_answer_to_the_first() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, headers, _ = await exchange(stage, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
-
-        assert (status, headers["connection"]) == (200, "close")
 
 
 async def test_real_process_answers_a_client_of_the_standard_library(
@@ -231,10 +201,7 @@ async def test_real_process_answers_a_client_of_the_standard_library(
 
     assert (status, body["error"]["code"]) == (404, "not_found")
     (line,) = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "answered" in line]
-    assert (line["event"], line["path"]) == (
-        "POST was answered 404",
-        outline("/api/assets/ref_audio"),
-    )
+    assert (line["event"], line["path"]) == ("POST was answered 404", outline("/api/assets/ref_audio"))
 
 
 async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

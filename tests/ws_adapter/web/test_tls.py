@@ -105,96 +105,64 @@ async def test_client_that_stops_reading_loses_its_session_over_tls_too(authorit
                 client.vanish()
 
 
-async def test_pages_over_tls(authority: Authority) -> None:
+async def test_pages_and_refusals_over_tls_and_the_page_is_told_the_port(authority: Authority) -> None:
     async with secured(authority) as stage:
         host, port = stage.tls_address.removeprefix("https://").split(":")
+        assert (await stage.request("/page/about.json"))[2]["tls_port"] == int(port)
         reader, writer = await asyncio.open_connection(host, int(port), ssl=authority.trust)
         writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(PATIENCE_S):
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
         writer.close()
-
-
-async def test_the_page_is_told_the_port_that_was_taken(authority: Authority) -> None:
-    async with secured(authority) as stage:
-        about = (await stage.request("/page/about.json"))[2]
-        assert about["tls_port"] == int(stage.tls_address.rpartition(":")[2])
-
-
-async def test_the_page_is_told_of_no_port_without_a_certificate() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False, tls_port=0) as stage:
-        assert (await stage.request("/page/about.json"))[2]["tls_port"] is None
-
-
-async def test_refusals_come_over_tls_too(authority: Authority) -> None:
-    async with secured(authority) as stage:
         url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=half_duplex"
         async with connect(url, ssl=authority.trust) as websocket:
             events, close = await Client(websocket).end()
             assert (events[0]["error"]["code"], close) == ("unsupported_mode", 1008)
+    async with running_adapter("127.0.0.1:1", wait=False, tls_port=0) as stage:
+        assert (await stage.request("/page/about.json"))[2]["tls_port"] is None
 
 
-async def test_new_certificate_for_new_connections(authority: Authority) -> None:
-    async with secured(authority) as stage:
-        url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=audio"
-        before = authority.serial
-        async with connect(url, ssl=authority.trust) as old:
-            assert serial_seen(old) == before
-            authority.issue()
-            async with connect(url, ssl=authority.trust) as unaware:
-                assert serial_seen(unaware) == before
-
-            stage.adapter.reload()
-
-            async with connect(url, ssl=authority.trust) as new:
-                assert serial_seen(new) == authority.serial != before
-            await (await old.ping())
-
-
-async def test_unusable_certificate_changes_nothing(
+async def test_new_certificate_for_new_connections_and_an_unusable_one_changes_nothing(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with secured(authority) as stage:
         url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=audio"
         before = authority.serial
-        old_key = authority.key.read_bytes()
-        authority.issue()
-        authority.key.write_bytes(old_key)
+        async with connect(url, ssl=authority.trust) as old:
+            assert serial_seen(old) == before
+            old_key = authority.key.read_bytes()
+            authority.issue()
+            new_key = authority.key.read_bytes()
+            authority.key.write_bytes(old_key)
+            stage.adapter.reload()
+            assert "the certificate could not be read again" in caplog.text
+            async with connect(url, ssl=authority.trust) as unaware:
+                assert serial_seen(unaware) == before
 
-        stage.adapter.reload()
-
-        assert "the certificate could not be read again" in caplog.text
-        async with connect(url, ssl=authority.trust) as websocket:
-            assert serial_seen(websocket) == before
-
-
-async def test_plain_speech_on_the_tls_port_is_cut(authority: Authority) -> None:
-    async with secured(authority) as stage:
-        host, port = stage.tls_address.removeprefix("https://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(PATIENCE_S):
-            assert b"200" not in await reader.read()
-        writer.close()
+            authority.key.write_bytes(new_key)
+            stage.adapter.reload()
+            async with connect(url, ssl=authority.trust) as new:
+                assert serial_seen(new) == authority.serial != before
+            await (await old.ping())
 
 
-async def test_client_that_never_says_hello_is_cut(
+async def test_client_that_speaks_plain_text_or_never_says_hello_on_the_tls_port_is_cut(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ws_adapter.server.listener.OPEN_TIMEOUT_S", 0.2)
     async with secured(authority) as stage:
         host, port = stage.tls_address.removeprefix("https://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        async with asyncio.timeout(PATIENCE_S):
-            assert await reader.read() == b""
-        writer.close()
+        for said in (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b""):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(said)
+            async with asyncio.timeout(PATIENCE_S):
+                told = await reader.read()
+            assert told == b"" if not said else b"200" not in told
+            writer.close()
 
 
-async def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
+def test_unusable_files_and_old_versions_are_refused(authority: Authority, tmp_path: Path) -> None:
     assert Certificate(authority.certificate, authority.key).context.minimum_version >= ssl.TLSVersion.TLSv1_2
-
-
-def test_unusable_files(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     junk = tmp_path / "junk.pem"
@@ -238,15 +206,8 @@ async def test_tls_port_in_use_is_told(authority: Authority, capsys: pytest.Capt
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        options = AdapterOptions(
-            workers=("127.0.0.1:1",),
-            port=0,
-            tls_cert=authority.certificate,
-            tls_key=authority.key,
-            tls_port=port,
-        )
-
-        assert await serve(options) == 2
+        tls: dict[str, Any] = {"tls_cert": authority.certificate, "tls_key": authority.key, "tls_port": port}
+        assert await serve(AdapterOptions(workers=("127.0.0.1:1",), port=0, **tls)) == 2
 
     assert capsys.readouterr().err == (
         f"Port {port} is in use by another process. Choose another with --tls-port, or stop it.\n"

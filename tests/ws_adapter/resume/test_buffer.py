@@ -34,6 +34,8 @@ def test_events_behind_a_number_come_once_and_in_order() -> None:
     assert numbers(kept, 0) == [1, 2, 3, 4, 5]
     assert numbers(kept, 3) == [4, 5]
     assert numbers(kept, 5) == []
+    for never_sent in (-1, 6, 10**12):
+        assert numbers(kept, never_sent) is None
 
 
 def test_long_events_come_back_whole_and_leave_their_blocks_to_others() -> None:
@@ -55,11 +57,6 @@ def test_long_events_come_back_whole_and_leave_their_blocks_to_others() -> None:
     assert everything.kept_bytes == 0
 
 
-@pytest.mark.parametrize("number", [-1, 6, 10**12])
-def test_number_that_was_never_sent_is_not_kept(number: int) -> None:
-    assert numbers(filled(ReplayBuffers(), 5), number) is None
-
-
 def test_event_before_open_is_numbered_and_not_kept() -> None:
     everything = ReplayBuffers()
     kept = ReplayBuffer(everything)
@@ -73,30 +70,23 @@ def test_event_before_open_is_numbered_and_not_kept() -> None:
     assert everything.kept_bytes == 10
 
 
-def test_event_over_the_most_events_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_over_the_most_events_or_bytes_drops_the_oldest_and_the_last_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(buffer, "MOST_EVENTS", 3)
     kept = filled(ReplayBuffers(), 5)
-
     assert numbers(kept, 1) is None
     assert numbers(kept, 2) == [3, 4, 5]
 
-
-def test_event_over_the_most_bytes_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer, "MOST_BYTES", 25)
     everything = ReplayBuffers()
     kept = filled(everything, 5)
-
     assert numbers(kept, 2) is None
     assert numbers(kept, 3) == [4, 5]
     assert everything.kept_bytes == 20
 
-
-def test_last_event_is_kept_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer, "MOST_BYTES", 25)
     everything = ReplayBuffers()
-    kept = filled(everything, 2, size=100)
-
-    assert numbers(kept, 1) == [2]
+    assert numbers(filled(everything, 2, size=100), 1) == [2]
     assert everything.kept_bytes == 100
 
 

@@ -42,11 +42,7 @@ def text_of(event: Event) -> str:
 
 TALKS = {
     "realtime_chat": Talk(
-        "/v1/realtime?mode=chat",
-        [INIT],
-        "session.created",
-        "response.done",
-        [chat_append(streaming=True)],
+        "/v1/realtime?mode=chat", [INIT], "session.created", "response.done", [chat_append(streaming=True)]
     ),
     "transcription": Talk(
         "/v1/transcription?",
@@ -61,14 +57,14 @@ TALKS = {
         "response.done",
     ),
 }
+RESUMABLE: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
 
 
 @pytest.mark.parametrize("name", TALKS)
 async def test_answer_goes_on_where_the_connection_was_lost(name: str) -> None:
     talk = TALKS[name]
     engine = ScriptedEngine(write(*WORDS, hold="finalize"), info=EVERYTHING, repeat=True)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
-    async with running_worker(engine) as worker, running_adapter(worker.address, **options) as stage:
+    async with running_worker(engine) as worker, running_adapter(worker.address, **RESUMABLE) as stage:
         url = stage.address.replace("http://", "ws://") + talk.path
         async with stage.client(url) as client:
             await client.send(*talk.sends)
@@ -97,8 +93,7 @@ async def test_answer_that_the_client_did_not_get_is_told_at_its_return(
 ) -> None:
     """Also where the server has closed the connection behind the answer, and no Close came back."""
     engine = ScriptedEngine(write(*WORDS, hold="generate"), info=EVERYTHING)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
-    async with running_worker(engine) as worker, running_adapter(worker.address, **options) as stage:
+    async with running_worker(engine) as worker, running_adapter(worker.address, **RESUMABLE) as stage:
         async with stage.client(stage.address.replace("http://", "ws://") + "/ws/chat") as client:
             await client.send(request())
             token = (await client.expect_until("prefill_done"))["resume"]["token"]
@@ -122,8 +117,7 @@ async def test_answer_that_the_client_did_not_get_is_told_at_its_return(
 
 async def test_live_stream_goes_on() -> None:
     engine = ScriptedEngine(speak("word"), info=EVERYTHING, repeat=True)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
-    async with running_worker(engine) as worker, running_adapter(worker.address, **options) as stage:
+    async with running_worker(engine) as worker, running_adapter(worker.address, **RESUMABLE) as stage:
         path = "/v1/live/sessions?"
         async with stage.client(stage.address.replace("http://", "ws://") + path) as client:
             start = {"type": "session.start", "session": {"model": EVERYTHING.name}}
@@ -149,9 +143,8 @@ async def stream_of(client: Client) -> None:
 async def test_session_of_a_client_secret_that_has_expired_since_can_be_resumed() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(write(*WORDS), info=EVERYTHING)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
     async with running_worker(engine) as worker:
-        async with running_adapter(worker.address, clock=clock, **options) as stage:
+        async with running_adapter(worker.address, clock=clock, **RESUMABLE) as stage:
             wanted = {
                 "session": {"type": "realtime", "model": EVERYTHING.name},
                 "expires_after": {"anchor": "created_at", "seconds": 10},

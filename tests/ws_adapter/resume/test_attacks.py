@@ -121,17 +121,16 @@ async def test_refusal_of_a_signed_token_takes_the_same_steps_whether_or_not_its
             await client.expect("listen")
 
 
-async def test_crowd_with_used_and_forged_tokens_takes_no_session_from_a_neighbour() -> None:
+async def test_crowd_that_plays_used_tokens_again_takes_no_session_from_a_neighbour() -> None:
     engine = ScriptedEngine(listen(), slots=2, repeat=True)
     async with stage_of(engine) as stage, stage.client() as neighbour:
         await neighbour.begin()
         used = await lost(stage)
         async with stage.client(url_of(stage, used, 2)) as client:
-            token = (await client.expect("session.resumed"))["resume"]["token"]
+            await client.expect("session.resumed")
             await lines([client])
 
-            tokens = [used] * 100 + [f"{token[:-4]}{number:04x}" for number in range(100)]
-            attack = asyncio.gather(*(refused(stage, url_of(stage, each, 2)) for each in tokens))
+            attack = asyncio.gather(*(refused(stage, url_of(stage, used, 2)) for _ in range(100)))
             await lines([neighbour] * 3)
 
             assert {code for code, _ in await attack} == {"resume_failed"}

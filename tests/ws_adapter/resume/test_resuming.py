@@ -392,9 +392,20 @@ async def test_flood_of_resumes_is_refused_and_the_session_stays() -> None:
             await client.expect("session.resumed")
 
 
-async def test_events_that_are_not_kept_or_were_never_sent_end_the_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_flood_of_forged_tokens_disturbs_nobody() -> None:
+    engine = ScriptedEngine(listen())
+    async with stage_of(engine) as stage, stage.client() as client:
+        token = (await client.begin())["resume"]["token"]
+        forged = [f"{token[:-4]}{number:04x}" for number in range(100)]
+
+        answers = await asyncio.gather(*(refused(stage, url_of(stage, each, 2)) for each in forged))
+
+        assert {code for code, _ in answers} == {"resume_failed"}
+        await lines([client])
+
+
+async def test_events_that_are_not_kept_end_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the number was never sent."""
     monkeypatch.setattr(buffer, "MOST_EVENTS", 2)
     engine = ScriptedEngine(listen(), slots=9)
     async with stage_of(engine) as stage:

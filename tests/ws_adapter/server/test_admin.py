@@ -3,8 +3,6 @@
 import asyncio
 import json
 
-import pytest
-
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
 
 HOST = b"Host: localhost\r\n"
@@ -44,10 +42,6 @@ async def test_every_request_has_its_answer() -> None:
             assert told == status, request
             assert json.loads(body)["error"]["message"]
         assert (await ask(stage, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"))[0] == 200
-
-
-@pytest.mark.parametrize("size", [2**20, 2**24])
-async def test_a_long_body_does_not_take_the_answer_along(size: int) -> None:
-    head = f"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
-    async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
-        assert (await ask(stage, head + bytes(size)))[0] == 405
+        for size in (2**20, 2**24):  # a long body does not take the answer along
+            head = b"POST /metrics HTTP/1.1\r\n" + HOST + f"Content-Length: {size}\r\n\r\n".encode()
+            assert (await ask(stage, head + bytes(size)))[0] == 405

@@ -11,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from inference_service.interface.engine import End
 from tests.support.patience import PATIENCE_S
@@ -50,11 +50,13 @@ def client_of(stage: Stage, key: str = "none") -> AsyncOpenAI:
     return AsyncOpenAI(api_key=key, base_url=f"{stage.address}/v1", max_retries=0, timeout=PATIENCE_S)
 
 
-async def test_whole_answer_is_a_chat_completion() -> None:
+async def test_whole_answer_is_a_chat_completion_and_can_be_sent_back() -> None:
     async with served() as stage, client_of(stage) as client:
         answer = await client.chat.completions.create(model="scripted", messages=ASK)
+        history = [*ASK, answer.choices[0].message.model_dump(), *ASK]
+        second = await client.chat.completions.create(model="scripted", messages=history)
 
-        assert answer.choices[0].message.content == "Seven."
+        assert answer.choices[0].message.content == second.choices[0].message.content == "Seven."
         assert answer.choices[0].finish_reason == "stop"
         assert answer.model == "scripted"
         assert answer.usage is not None
@@ -73,15 +75,6 @@ async def test_stream_has_the_answer_in_pieces_and_the_usage() -> None:
         assert "".join(said) == "Seven."
         assert chunks[-2].choices[0].finish_reason == "stop"
         assert chunks[-1].usage is not None
-
-
-async def test_synchronous_client_is_answered() -> None:
-    def ask(address: str) -> str | None:
-        with OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0) as client:
-            return client.chat.completions.create(model="scripted", messages=ASK).choices[0].message.content
-
-    async with served() as stage:
-        assert await asyncio.to_thread(ask, stage.address) == "Seven."
 
 
 async def test_spoken_answer_is_a_wav_file_or_pieces_of_pcm16() -> None:
@@ -110,26 +103,23 @@ async def test_spoken_answer_is_a_wav_file_or_pieces_of_pcm16() -> None:
 async def test_settings_reach_the_worker() -> None:
     engine = ScriptedEngine(write("Seven."), info=EVERYTHING, repeat=True, slots=1)
     async with served(engine) as stage, client_of(stage) as client:
-        await client.chat.completions.create(
-            model="scripted",
-            messages=ASK,
-            seed=7,
-            stop=["x", "yz"],
-            temperature=0.5,
-            top_p=0.25,
-            max_completion_tokens=9,
-        )
+        given: Any = {"seed": 7, "stop": ["x", "yz"], "temperature": 0.5, "top_p": 0.25}
+        await client.chat.completions.create(model="scripted", messages=ASK, max_completion_tokens=9, **given)
 
         session = engine.session
-        given = session.overrides[1]
-        assert (given.stop, given.temperature, given.top_p) == (("x", "yz"), 0.5, 0.25)
-        assert given.max_new_tokens == 9
+        arrived = session.overrides[1]
+        assert (arrived.stop, arrived.temperature, arrived.top_p) == (("x", "yz"), 0.5, 0.25)
+        assert arrived.max_new_tokens == 9
         assert session.setup.seed == 7
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
+def showing(url: str) -> Any:
+    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+
+
+async def test_what_cannot_be_honoured_is_refused_by_name() -> None:
+    spoken = ["text", "audio"]
+    refused: list[tuple[Any, str]] = [
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
@@ -138,74 +128,45 @@ async def test_settings_reach_the_worker() -> None:
         ({"top_k": 5}, "top_k"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
-        ({"modalities": ["text", "audio"]}, "audio"),
-        ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "mp3"}}, "audio.format"),
-        ({"modalities": ["text", "audio"], "audio": {"voice": "nobody", "format": "wav"}}, "audio.voice"),
+        ({"modalities": spoken}, "audio"),
+        ({"modalities": spoken, "audio": {"voice": "alloy", "format": "mp3"}}, "audio.format"),
+        ({"modalities": spoken, "audio": {"voice": "nobody", "format": "wav"}}, "audio.voice"),
         ({"messages": []}, "messages"),
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://a/b"}}]}
-                ]
-            },
-            "messages[0].content[0].image_url.url",
-        ),
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,AAAA"}}]}
-                ]
-            },
-            "messages[0].content[0].image_url.url",
-        ),
-    ],
-)
-async def test_field_that_cannot_be_honoured_is_refused_by_name(fields: Any, param: str) -> None:
-    async with served() as stage:
-        body = json.dumps({"model": "scripted", "messages": ASK, **fields}).encode()
-        status, _, told = await stage.request(PATH, "POST", None, body)
-
-        assert status == 400
-        assert told["error"]["param"] == param, told
-        assert told["error"]["type"] == "invalid_request_error"
-        assert param in told["error"]["message"]
+        ({"messages": showing("http://a/b")}, "messages[0].content[0].image_url.url"),
+        ({"messages": showing("data:,AAAA")}, "messages[0].content[0].image_url.url"),
+    ]
+    async with served() as stage, client_of(stage) as client:
+        for fields, param in refused:
+            body = json.dumps({"model": "scripted", "messages": ASK, **fields}).encode()
+            status, _, told = await stage.request(PATH, "POST", None, body)
+            assert (status, told["error"]["param"]) == (400, param), told
+            assert told["error"]["type"] == "invalid_request_error"
+            assert param in told["error"]["message"]
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await client.chat.completions.create(model="gpt-9", messages=ASK)
+        assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+        with pytest.raises(openai.BadRequestError) as speech:
+            await client.audio.speech.create(model="scripted", voice="alloy", input="Seven.")
+        assert speech.value.param == "model"
+        status, headers, _ = await stage.request(PATH)
+        assert (status, headers["allow"].upper()) == (405, "POST")
 
 
 async def test_values_that_ask_for_nothing_are_taken() -> None:
     async with served() as stage, client_of(stage) as client:
+        idle: Any = {
+            "n": 1,
+            "logprobs": False,
+            "frequency_penalty": 0,
+            "presence_penalty": 0.0,
+            "store": False,
+        }
+        named: Any = {"user": "somebody", "metadata": {"a": "b"}, "response_format": {"type": "text"}}
         answer = await client.chat.completions.create(
-            model="scripted",
-            messages=ASK,
-            n=1,
-            logprobs=False,
-            frequency_penalty=0,
-            presence_penalty=0.0,
-            store=False,
-            user="somebody",
-            metadata={"a": "b"},
-            response_format={"type": "text"},
-            service_tier="auto",
+            model="scripted", messages=ASK, service_tier="auto", **idle, **named
         )
 
         assert answer.choices[0].message.content == "Seven."
-
-
-async def test_answer_can_be_sent_back_as_the_sdk_returned_it() -> None:
-    async with served() as stage, client_of(stage) as client:
-        first = await client.chat.completions.create(model="scripted", messages=ASK)
-        history = [*ASK, first.choices[0].message.model_dump(), *ASK]
-        second = await client.chat.completions.create(model="scripted", messages=history)
-
-        assert second.choices[0].message.content == "Seven."
-
-
-async def test_model_that_is_not_served_is_not_found() -> None:
-    async with served() as stage, client_of(stage) as client:
-        with pytest.raises(openai.NotFoundError) as refused:
-            await client.chat.completions.create(model="gpt-9", messages=ASK)
-
-        assert refused.value.code == "model_not_found"
-        assert refused.value.param == "model"
 
 
 async def test_inference_that_fails_is_an_error_before_a_stream_and_in_it() -> None:
@@ -297,19 +258,17 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 BODY = json.dumps({"model": "scripted", "messages": ASK}).encode()
 
 
-async def test_body_longer_than_allowed_is_refused_before_it_is_read() -> None:
+async def test_body_is_refused_by_its_head_and_what_follows_it_is_ignored() -> None:
+    chunked = head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     async with served() as stage:
-        reader, writer = await sent(stage, head(2**30))
-        assert await status_of(reader) == 413
-        writer.transport.abort()
-
-
-async def test_body_in_chunks_or_of_no_length_is_refused() -> None:
-    async with served() as stage:
-        chunked = head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
-        reader, writer = await sent(stage, chunked + b"5\r\nabcde\r\n0\r\n\r\n")
-        assert await status_of(reader) == 411
-        writer.transport.abort()
+        for data, status in (
+            (head(2**30), 413),
+            (chunked + b"5\r\nabcde\r\n0\r\n\r\n", 411),
+            (head(len(BODY)) + BODY + b"GET / HTTP/1.1\r\n\r\n", 200),
+        ):
+            reader, writer = await sent(stage, data)
+            assert await status_of(reader) == status
+            writer.transport.abort()
 
 
 async def test_body_byte_by_byte_is_read() -> None:
@@ -341,33 +300,21 @@ async def test_client_that_expects_to_be_told_to_go_on_is() -> None:
         writer.transport.abort()
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"messages":' * 50_000, b'{"model": 5}', b"{}"]
-)
-async def test_body_that_is_no_request_is_one_error(body: bytes) -> None:
+async def test_body_that_is_no_request_is_one_error_and_one_that_is_cut_off_costs_nothing() -> None:
+    deep = (b"[" * 100_000, b'{"messages":' * 50_000)
     async with served() as stage:
-        reader, writer = await sent(stage, head(len(body)) + body)
-        async with asyncio.timeout(PATIENCE_S):
-            told = await reader.read()
-        assert told.startswith(b"HTTP/1.1 400 ")
-        assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["message"]
-        writer.transport.abort()
-
-
-@pytest.mark.parametrize("size", [0, 1, len(BODY) - 1])
-async def test_client_that_leaves_before_its_body_is_whole_costs_nothing(size: int) -> None:
-    async with served() as stage:
-        _, writer = await sent(stage, head(len(BODY)) + BODY[:size])
-        await writer.drain()
-        writer.transport.abort()
-        assert (await stage.request(PATH, "POST", None, BODY))[0] == 200
-
-
-async def test_client_that_sends_on_behind_its_body_is_answered() -> None:
-    async with served() as stage:
-        reader, writer = await sent(stage, head(len(BODY)) + BODY + b"GET / HTTP/1.1\r\n\r\n")
-        assert await status_of(reader) == 200
-        writer.transport.abort()
+        for body in (b"", b"[]", b"\xff\xfe", *deep, b'{"model": 5}', b"{}"):
+            reader, writer = await sent(stage, head(len(body)) + body)
+            async with asyncio.timeout(PATIENCE_S):
+                told = await reader.read()
+            assert told.startswith(b"HTTP/1.1 400 "), body[:20]
+            assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["message"]
+            writer.transport.abort()
+        for size in (0, 1, len(BODY) - 1):
+            _, writer = await sent(stage, head(len(BODY)) + BODY[:size])
+            await writer.drain()
+            writer.transport.abort()
+            assert (await stage.request(PATH, "POST", None, BODY))[0] == 200
 
 
 async def test_requests_beyond_capacity_leave_a_conversation_alone() -> None:
@@ -392,15 +339,8 @@ async def test_requests_beyond_capacity_leave_a_conversation_alone() -> None:
 async def test_client_that_does_not_read_its_stream_frees_its_slot() -> None:
     engine = ScriptedEngine(speak(*["word"] * 20, seconds=600.0, end=End.TURN), info=EVERYTHING, slots=1)
     async with served(engine, slow_consumer_s=0.2) as stage:
-        body = json.dumps(
-            {
-                "model": "scripted",
-                "messages": ASK,
-                "stream": True,
-                "modalities": ["text", "audio"],
-                "audio": {"voice": "alloy", "format": "pcm16"},
-            }
-        ).encode()
+        spoken = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm16"}}
+        body = json.dumps({"model": "scripted", "messages": ASK, "stream": True, **spoken}).encode()
         reader, writer = await sent(stage, head(len(body)) + body)
         assert await status_of(reader) == 200
         writer.transport.pause_reading()
@@ -440,17 +380,3 @@ async def test_server_that_ends_ends_its_requests() -> None:
         writer.transport.abort()
         other.transport.abort()
     assert b"shutting down" in told
-
-
-async def test_speech_of_a_given_text_is_refused_by_name() -> None:
-    async with served() as stage, client_of(stage) as client:
-        with pytest.raises(openai.BadRequestError) as refused:
-            await client.audio.speech.create(model="scripted", voice="alloy", input="Seven.")
-
-        assert refused.value.param == "model"
-
-
-async def test_other_methods_are_not_allowed() -> None:
-    async with served() as stage:
-        status, headers, _ = await stage.request(PATH)
-        assert (status, headers["allow"].upper()) == (405, "POST")

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
@@ -45,22 +47,19 @@ async def test_button_asks_first_then_drains_and_lets_sessions_finish() -> None:
             assert 'href="/drain"' not in page
 
 
-async def test_nobody_elses_page_presses_it() -> None:
-    """Attack: a page of another origin, also one of another port of this machine, posts the form."""
-    async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
-        for origin in ("https://evil.net", "http://localhost:3000", "http://localhost", "null"):
-            assert (await ask(stage, "POST", f"Origin: {origin}"))[0] == 403, origin
-        await stage.until(draining=False)
-
-
 async def test_with_keys_only_an_admin_drains(tmp_path: Path) -> None:
+    """By a bearer, or the password that a browser was told."""
     keys = KeyFile(tmp_path / "keys", "alice", "admin")
     options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
     async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        own = f"Origin: http://localhost:{stage.adapter.admin_port}"
         assert (await ask(stage, "POST"))[0] == 401
-        assert (await ask(stage, "POST", f"Authorization: Bearer {keys.secrets['alice']}"))[0] == 403
+        assert (await ask(stage, "POST", header(keys.bearer("alice"))))[0] == 403
+        assert (await ask(stage, "POST", own, header(keys.basic("alice"))))[0] == 401
+        assert (await ask(stage, "POST", own, "Authorization: Basic Ondyb25n"))[0] == 401
         await stage.until(draining=False)
-        assert (await ask(stage, "POST", f"Authorization: Bearer {keys.secrets['admin']}"))[0] == 303
+        assert (await ask(stage, "POST", header(keys.bearer("admin"))))[0] == 303
+        assert (await ask(stage, "POST", own, header(keys.basic("admin", "anybody"))))[0] == 303
 
 
 def header(fields: dict[str, str]) -> str:
@@ -68,27 +67,19 @@ def header(fields: dict[str, str]) -> str:
     return f"{name}: {value}"
 
 
-async def test_admin_drains_with_the_password_that_a_browser_was_told(tmp_path: Path) -> None:
-    keys = KeyFile(tmp_path / "keys", "alice", "admin")
-    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
-    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
-        own = f"Origin: http://localhost:{stage.adapter.admin_port}"
-        assert (await ask(stage, "POST", own, header(keys.basic("alice"))))[0] == 401
-        assert (await ask(stage, "POST", own, "Authorization: Basic Ondyb25n"))[0] == 401
-        await stage.until(draining=False)
-        assert (await ask(stage, "POST", own, header(keys.basic("admin", "anybody"))))[0] == 303
+@pytest.mark.parametrize("has_keys", [False, True])
+async def test_nobody_elses_page_presses_it(has_keys: bool, tmp_path: Path) -> None:
+    """Attack: a page of another origin, also one of another port of this machine, posts the form.
 
-
-async def test_nobody_elses_page_presses_it_with_the_password_that_the_browser_keeps(tmp_path: Path) -> None:
-    """Attack: a browser sends the password of the status page along with forms of other pages too."""
+    The browser sends the password that it keeps of the status page along with it.
+    """
     keys = KeyFile(tmp_path / "keys", "admin")
-    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
-    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
-        kept = header(keys.basic("admin"))
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path} if has_keys else {}
+    kept = [header(keys.basic("admin"))] if has_keys else []
+    async with running_adapter("127.0.0.1:1", wait=False, admin_port=0, **options) as stage:
         for origin in ("https://evil.net", "http://localhost:3000", "http://localhost", "null"):
-            assert (await ask(stage, "POST", f"Origin: {origin}", kept))[0] == 403, origin
-            forwarded = "X-Forwarded-For: 203.0.113.9"
-            assert (await ask(stage, "POST", f"Origin: {origin}", forwarded, kept))[0] == 403, origin
+            for forwarded in ([], ["X-Forwarded-For: 203.0.113.9"]):
+                assert (await ask(stage, "POST", f"Origin: {origin}", *forwarded, *kept))[0] == 403, origin
         await stage.until(draining=False)
 
 

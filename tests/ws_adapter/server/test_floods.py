@@ -144,21 +144,17 @@ async def test_flood_after_a_refusal_is_cut_too() -> None:
         assert (cut.error, cut.close) == ("unsupported_mode", 1008)
 
 
-async def test_many_small_frames_at_a_talkers_pace_are_no_flood() -> None:
+async def test_many_small_frames_at_a_talkers_pace_and_large_fragments_are_no_flood() -> None:
     """50 events a second of 20 ms each, with pings between them: more of both than any client sends."""
-    async with stage_with_room() as stage, stage.client() as client:
-        await client.begin()
-        for _ in range(UNITS):
-            for _ in range(50):
-                await client.send(append(0.02))
-                await client.socket.ping()
-            assert (await client.next())["kind"] == "listen"
-
-
-async def test_large_fragments_are_no_flood() -> None:
     async with stage_with_room() as stage:
-        host = stage.address.removeprefix("http://")
-        client = await RawClient.connect(host, "/v1/realtime?mode=audio")
+        async with stage.client() as talker:
+            await talker.begin()
+            for _ in range(UNITS):
+                for _ in range(50):
+                    await talker.send(append(0.02))
+                    await talker.socket.ping()
+                assert (await talker.next())["kind"] == "listen"
+        client = await RawClient.connect(stage.address.removeprefix("http://"), "/v1/realtime?mode=audio")
         await client.expect("session.queue_done")
         text = json.dumps({"type": "x", "padding": "x" * 12 * 2**20}).encode()
         parts = [text[start : start + 4096] for start in range(0, len(text), 4096)]

@@ -77,12 +77,9 @@ async def test_trap_1_the_subprotocol_answered_is_realtime_and_never_the_key(
         assert (await client.next())["type"] == "session.created"
 
 
-async def test_trap_2_the_session_is_the_first_event_and_waits_for_nothing(keys: KeyFile) -> None:
-    async with served(keys) as stage, coming(stage, additional_headers=keys.bearer("alice")) as client:
-        assert (await client.next())["type"] == "session.created"
-
-
-async def test_unknown_headers_mean_nothing(keys: KeyFile) -> None:
+async def test_trap_2_the_session_is_the_first_event_and_unknown_headers_mean_nothing(
+    keys: KeyFile,
+) -> None:
     headers = {
         **keys.bearer("alice"),
         "OpenAI-Organization": "org_1",
@@ -94,23 +91,18 @@ async def test_unknown_headers_mean_nothing(keys: KeyFile) -> None:
         assert (await client.next())["type"] == "session.created"
 
 
-@pytest.mark.parametrize("credentials", [{}, {"Authorization": "Bearer wrong"}])
-async def test_trap_22_a_bad_key_is_told_by_close_3000_and_not_by_401(
-    keys: KeyFile, credentials: dict[str, str]
-) -> None:
-    async with served(keys) as stage, coming(stage, additional_headers=credentials) as client:
-        assert await told(client) == ("invalid_api_key", 3000, "invalid_request_error.invalid_api_key")
-
-
-async def test_trap_22_a_bad_key_in_a_subprotocol_is_not_answered_with_it(keys: KeyFile) -> None:
-    offered: Any = ["realtime", "openai-insecure-api-key.wrong"]
-    async with served(keys) as stage, coming(stage, subprotocols=offered) as client:
-        assert client.socket.subprotocol == "realtime"
-        assert (await told(client))[1] == 3000
-
-
-async def test_other_paths_answer_401_as_ever(keys: KeyFile) -> None:
+async def test_trap_22_a_bad_key_is_told_by_close_3000_and_not_by_401(keys: KeyFile) -> None:
+    wrong: list[Any] = [
+        {},
+        {"additional_headers": {"Authorization": "Bearer wrong"}},
+        {"subprotocols": ["realtime", "openai-insecure-api-key.wrong"]},
+    ]
     async with served(keys) as stage:
+        for credentials in wrong:
+            async with coming(stage, **credentials) as client:
+                assert client.socket.subprotocol == ("realtime" if "subprotocols" in credentials else None)
+                reason = "invalid_request_error.invalid_api_key"
+                assert await told(client) == ("invalid_api_key", 3000, reason)
         for path in ("/v1/realtime?mode=audio", "/v1/realtime", "/ws/duplex/adx_1", "/v1/transcription"):
             with pytest.raises(InvalidStatus) as refusal:
                 await connect(stage.address.replace("http", "ws") + path)
@@ -198,13 +190,7 @@ async def test_keys_and_secrets_are_in_no_span(keys: KeyFile) -> None:
         _, _, made = await stage.request(
             "/v1/realtime/client_secrets", "POST", keys.bearer("alice"), json.dumps({}).encode()
         )
-        tried = (
-            made["value"],
-            keys.secrets["alice"],
-            keys.secrets["bob"],
-            "ak_wrong-secret",
-            "ek_wrong-secret",
-        )
+        tried = (made["value"], *keys.secrets.values(), "ak_wrong-secret", "ek_wrong-secret")
         for key in tried:
             offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
             bearer = {"Authorization": f"Bearer {key}"}
@@ -230,22 +216,14 @@ async def test_keys_and_secrets_are_in_no_span(keys: KeyFile) -> None:
         assert secret not in told
 
 
-@pytest.mark.parametrize("value", ["realtime=v1", "assistants=v2, realtime=v1"])
-async def test_the_beta_is_refused_by_its_name(value: str) -> None:
-    async with served() as stage, coming(stage, additional_headers={"OpenAI-Beta": value}) as client:
-        expected = "invalid_request_error.beta_api_shape_disabled"
-        assert await told(client) == ("beta_api_shape_disabled", 4000, expected)
-
-
-async def test_call_is_refused_and_its_id_named() -> None:
-    """It opened a full-duplex session of another protocol."""
-    async with served() as stage, coming(stage, "/v1/realtime?call_id=rtc_1") as client:
-        assert await told(client) == ("invalid_value", 4000, "invalid_request_error.invalid_value")
-
-
-@pytest.mark.parametrize(
-    ("path", "code"), [("/v1/realtime?model=", "missing_model"), ("/v1/realtime?model=x", "invalid_model")]
-)
-async def test_a_model_has_to_be_one_that_is_served(path: str, code: str) -> None:
-    async with served() as stage, coming(stage, path) as client:
-        assert await told(client) == (code, 4000, f"invalid_request_error.{code}")
+async def test_the_beta_a_call_and_a_model_that_is_not_served_are_refused_by_name() -> None:
+    async with served() as stage:
+        for path, headers, code in (
+            (PATH, {"OpenAI-Beta": "realtime=v1"}, "beta_api_shape_disabled"),
+            (PATH, {"OpenAI-Beta": "assistants=v2, realtime=v1"}, "beta_api_shape_disabled"),
+            ("/v1/realtime?call_id=rtc_1", {}, "invalid_value"),
+            ("/v1/realtime?model=", {}, "missing_model"),
+            ("/v1/realtime?model=x", {}, "invalid_model"),
+        ):
+            async with coming(stage, path, additional_headers=headers) as client:
+                assert await told(client) == (code, 4000, f"invalid_request_error.{code}")

@@ -19,6 +19,10 @@ from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.message import SMALL_BURST, SMALL_FRAGMENT, SMALL_MESSAGE, SMALL_PER_S
 
 WORKERS = ("127.0.0.1:50051",)
+KEYS: dict[str, Any] = {"auth": "keys", "keys": Path("keys")}
+WORKER_CERT = {"worker_cert": Path("c"), "worker_cert_key": Path("k")}
+DISPATCHER_CERT = {"dispatcher_cert": Path("c"), "dispatcher_cert_key": Path("k")}
+HALF_CERT = {"dispatcher": "rediss://h", "dispatcher_cert": Path("c")}
 
 
 def test_defaults_are_those_of_the_protocol() -> None:
@@ -53,10 +57,7 @@ def test_default_limits_are_those_of_the_protocol(kind: Kind, limit_s: float) ->
 
 def test_documentation_names_every_option_and_its_default() -> None:
     text = (Path(__file__).parents[3] / "docs/adapter.md").read_text()
-    called = {
-        "workers": "worker",
-        "worker_key": "worker-key-file",
-    }
+    called = {"workers": "worker", "worker_key": "worker-key-file"}
     rows = dict(re.findall(r"^\| `--([a-z-]+)[^`]*` \| ([^|]+) \|", text, re.MULTILINE))
 
     for field in dataclasses.fields(AdapterOptions):
@@ -83,20 +84,16 @@ def test_page_on_being_exposed_names_the_limits_that_hold() -> None:
     assert FRAMES_BURST_S == 10
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
-def test_loopback_needs_no_permission(host: str) -> None:
-    AdapterOptions(workers=WORKERS, host=host)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_beyond_loopback_needs_permission(host: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(f"Refusing to listen on {host} without a key")):
+def test_listening_beyond_loopback_needs_permission_and_its_administration_keys() -> None:
+    for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
         AdapterOptions(workers=WORKERS, host=host)
-    AdapterOptions(workers=WORKERS, host=host, allow_anonymous=True)
-    AdapterOptions(workers=WORKERS, host=host, auth="keys", keys=Path("keys"))
-
-
-def test_administration_beyond_loopback_needs_keys_whatever_is_allowed() -> None:
+    for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
+        tls: dict[str, Any] = {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_host": host}
+        for place in ({"host": host}, tls):
+            with pytest.raises(ConfigurationError, match=re.escape(f"to listen on {host} without a key")):
+                AdapterOptions(workers=WORKERS, **place)
+            AdapterOptions(workers=WORKERS, **place, allow_anonymous=True)
+            AdapterOptions(workers=WORKERS, **place, auth="keys", keys=Path("keys"))
     for given in ({}, {"allow_anonymous": True}):
         with pytest.raises(ConfigurationError, match="Refusing to serve the administration"):
             AdapterOptions(workers=WORKERS, admin_host="0.0.0.0", **given)
@@ -114,7 +111,6 @@ def test_more_waiting_clients_than_open_files_are_refused() -> None:
     assert (
         "1000 waiting clients and all else need 1256 open files; this process may have 1000." in told.stderr
     )
-    assert "ulimit -Hn 1256, or pass a smaller --queue-capacity" in told.stderr
 
 
 def test_adapter_takes_all_open_files_that_it_may_have() -> None:
@@ -126,14 +122,6 @@ def test_adapter_takes_all_open_files_that_it_may_have() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
-
-
-def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
-    tls: dict[str, Any] = {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_host": "0.0.0.0"}
-
-    with pytest.raises(ConfigurationError, match=r"Refusing to listen on 0\.0\.0\.0 without a key"):
-        AdapterOptions(workers=WORKERS, **tls)
-    AdapterOptions(workers=WORKERS, **tls, auth="keys", keys=Path("keys"))
 
 
 @pytest.mark.parametrize(
@@ -158,37 +146,22 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
         ({"pause_timeout_s": 301}, "pause_timeout_s must be 1 to 300, not 301:"),
         ({"pause_timeout_s": float("nan")}, "pause_timeout_s must be 1 to 300, not nan:"),
         ({"tls_port": -1}, "tls_port must be 0 to 65535, not -1."),
-        (
-            {"default_realtime_mode": "speech"},
-            "default_realtime_mode must be video or audio or chat or transcription, not speech.",
-        ),
+        ({"default_realtime_mode": "speech"}, "must be video or audio or chat or transcription, not speech."),
         ({"client_secret_key": b"k" * 15}, "has 15 bytes: a key of client secrets must have at least 16."),
         ({"auth": "on"}, "auth must be off or keys or redis, not on."),
         ({"auth": "keys"}, "Pass --auth keys and --keys FILE, or neither."),
         ({"keys": Path("keys")}, "Pass --auth keys and --keys FILE, or neither."),
         ({"auth_query": True}, "auth_query means nothing without keys."),
-        (
-            {"auth": "keys", "keys": Path("keys"), "allow_anonymous": True},
-            "Leave out --allow-anonymous or --auth keys",
-        ),
+        ({**KEYS, "allow_anonymous": True}, "Leave out --allow-anonymous or --auth keys"),
         ({"tls_cert": Path("c")}, "Pass --tls-cert and --tls-key."),
         ({"tls_key": Path("k")}, "Pass --tls-cert and --tls-key."),
         ({"tls_host": "127.0.0.1"}, "tls_host means nothing without TLS."),
         ({"worker_cert": Path("c")}, "Pass --worker-cert and --worker-cert-key."),
         ({"worker_cert_key": Path("k")}, "Pass --worker-cert and --worker-cert-key."),
-        (
-            {"worker_cert": Path("c"), "worker_cert_key": Path("k")},
-            "worker_cert means nothing without TLS to the workers. Pass --worker-ca too.",
-        ),
+        (WORKER_CERT, "worker_cert means nothing without TLS to the workers. Pass --worker-ca too."),
         ({"worker_name": "workers"}, "worker_name means nothing without TLS to the workers."),
-        (
-            {"dispatcher_cert": Path("c"), "dispatcher_cert_key": Path("k")},
-            "dispatcher_cert means nothing without --dispatcher URL.",
-        ),
-        (
-            {"workers": (), "dispatcher": "rediss://h", "dispatcher_cert": Path("c")},
-            "Pass --dispatcher-cert and --dispatcher-cert-key.",
-        ),
+        (DISPATCHER_CERT, "dispatcher_cert means nothing without --dispatcher URL."),
+        ({"workers": (), **HALF_CERT}, "Pass --dispatcher-cert and --dispatcher-cert-key."),
         ({"allowed_origins": ()}, "allowed_origins names no origin."),
         ({"allowed_origins": ("example.org",)}, "allowed_origins must be like https://example.org"),
         ({"allowed_origins": ("https://example.org/",)}, "without a path, not https://example.org/."),

@@ -8,7 +8,6 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
 
@@ -23,52 +22,40 @@ async def status_of(stage: Stage, **headers: str) -> int:
         return refusal.response.status_code
 
 
+LISTED = {
+    "https://example.org": 101,
+    "HTTPS://Example.ORG": 101,
+    "http://localhost:3000": 101,
+    "http://example.org": 403,
+    "https://example.org:8443": 403,
+    "https://example.org.evil.net": 403,
+    "null": 403,
+    "": 403,
+}
+BY_DEFAULT = {
+    "http://localhost:3000": 101,
+    "https://app.localhost": 101,
+    "http://127.0.0.1:8080": 101,
+    "http://[::1]:8080": 101,
+    "https://anybody.example": 403,
+    "https://localhost.example": 403,
+    "http://192.168.1.5": 403,
+    "http://printer": 403,
+    "http://[::1": 403,
+    "null": 403,
+}
+
+
 @pytest.mark.parametrize(
-    ("origin", "status"),
-    [
-        ("https://example.org", 101),
-        ("HTTPS://Example.ORG", 101),
-        ("http://localhost:3000", 101),
-        ("http://example.org", 403),
-        ("https://example.org:8443", 403),
-        ("https://example.org.evil.net", 403),
-        ("null", 403),
-        ("", 403),
-    ],
+    ("allowed", "statuses"), [(ALLOWED, LISTED), (None, BY_DEFAULT)], ids=["listed", "default"]
 )
-async def test_only_allowed_origins_connect(origin: str, status: int) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=ALLOWED) as stage:
-        assert await status_of(stage, Origin=origin) == status
-
-
-async def test_clients_that_name_no_origin_connect() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address, allowed_origins=ALLOWED) as stage:
-            async with stage.client() as client:
-                await client.begin()
-
-
-@pytest.mark.parametrize(
-    ("origin", "status"),
-    [
-        ("http://localhost:3000", 101),
-        ("https://app.localhost", 101),
-        ("http://127.0.0.1:8080", 101),
-        ("http://[::1]:8080", 101),
-        ("https://anybody.example", 403),
-        ("https://localhost.example", 403),
-        ("http://192.168.1.5", 403),
-        ("http://printer", 403),
-        ("http://[::1", 403),
-        ("null", 403),
-    ],
-)
-async def test_by_default_a_browser_on_this_machine_brings_local_pages_alone(
-    origin: str, status: int
+async def test_only_allowed_origins_connect_and_by_default_local_ones(
+    allowed: tuple[str, ...] | None, statuses: dict[str, int]
 ) -> None:
     """Attack: a page that the operator looks at opens a session on the port of this machine."""
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        assert await status_of(stage, Origin=origin) == status
+    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=allowed) as stage:
+        assert {origin: await status_of(stage, Origin=origin) for origin in statuses} == statuses
+        assert await status_of(stage) == 101, "of a client that names none"
 
 
 async def test_from_elsewhere_any_origin_by_default_and_everywhere_if_so_named() -> None:
@@ -88,29 +75,17 @@ async def test_broad_network_of_trusted_proxies_is_warned_about(caplog: pytest.L
     assert "--trusted-proxies" in warning
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost:8006", 200),
-        ("127.0.0.1:8006", 200),
-        ("[::1]:8006", 200),
-        ("192.168.1.5:8006", 200),
-        ("gateway", 200),
-        ("example.org", 200),
-        ("rebound.example:8006", 403),
-        ("localhost.rebound.example", 403),
-        ("127.0.0.1.rebound.example", 403),
-    ],
-)
-async def test_page_whose_name_was_made_to_mean_this_machine_learns_nothing(host: str, status: int) -> None:
+async def test_page_whose_name_was_made_to_mean_this_machine_learns_nothing() -> None:
     """Attack: to the browser such a page is of the same origin, and names none."""
+    own = ("localhost:8006", "127.0.0.1:8006", "[::1]:8006", "192.168.1.5:8006", "gateway", "example.org")
+    rebound = ("rebound.example:8006", "localhost.rebound.example", "127.0.0.1.rebound.example")
     options: dict[str, Any] = {"admin_port": 0, "allowed_origins": ALLOWED}
     async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
-        port = int(stage.address.rsplit(":", 1)[1])
-        assert await status_for(port, "/status", host) == status
-        assert await status_for(port, "/api/queue", host) == status
-        assert stage.adapter.admin_port is not None
-        assert await status_for(stage.adapter.admin_port, "/metrics", host) == status
+        port, admin_port = int(stage.address.rsplit(":", 1)[1]), stage.adapter.admin_port
+        assert admin_port is not None
+        for host, status in [*((host, 200) for host in own), *((host, 403) for host in rebound)]:
+            for asked, path in ((port, "/status"), (port, "/api/queue"), (admin_port, "/metrics")):
+                assert await status_for(asked, path, host) == status, (host, path)
 
 
 async def status_for(port: int, path: str, host: str) -> int:
@@ -131,10 +106,6 @@ async def test_refusal_is_json() -> None:
             if status == 403:
                 assert body["error"]["code"] == "forbidden"
                 assert body["detail"] == body["error"]["message"]
-
-
-async def test_no_page_gives_up_the_places_of_others() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=ALLOWED) as stage:
         evil = {"Origin": "https://evil.net"}
         assert (await stage.request("/api/queue/ticket_1", "DELETE", evil))[0] == 403
 

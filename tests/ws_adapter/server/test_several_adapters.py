@@ -74,29 +74,23 @@ async def test_connections_of_an_address_are_counted_at_both(redis_server: Redis
             await socket.close()
 
 
-async def test_attempts_with_one_key_are_counted_at_both(redis_server: RedisServer, tmp_path: Any) -> None:
+async def test_attempts_with_one_key_and_guesses_from_one_address_are_counted_at_both(
+    redis_server: RedisServer, tmp_path: Any
+) -> None:
     keys = KeyFile(tmp_path / "keys", "alice", "bob")
-    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "opens_per_min_per_key": 2}
+    limits = {"opens_per_min_per_key": 2, "opens_per_min_per_address": 2}
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, **limits}
     async with two_adapters(redis_server, **options, **BEHIND_PROXY) as (one, other):
         for stage in (one, other):
             await (await open_from(stage, "203.0.113.5", **keys.bearer("alice"))).close()
-
         for stage in (one, other):
             assert await is_refused(stage, "203.0.113.6", **keys.bearer("alice"))
-        await (await open_from(one, "203.0.113.5", **keys.bearer("bob"))).close()
-
-
-async def test_keys_are_guessed_no_more_often_at_two_than_at_one(
-    redis_server: RedisServer, tmp_path: Any
-) -> None:
-    keys = KeyFile(tmp_path / "keys", "alice")
-    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "opens_per_min_per_address": 2}
-    async with two_adapters(redis_server, **options, **BEHIND_PROXY) as (one, other):
-        for stage in (one, other):
-            assert not await is_refused(stage, "203.0.113.5", Authorization="Bearer guess")
+        await (await open_from(one, "203.0.113.7", **keys.bearer("bob"))).close()
 
         for stage in (one, other):
-            assert await is_refused(stage, "203.0.113.5", Authorization="Bearer guess")
+            assert not await is_refused(stage, "203.0.113.8", Authorization="Bearer guess")
+        for stage in (one, other):
+            assert await is_refused(stage, "203.0.113.8", Authorization="Bearer guess")
 
 
 async def test_ticket_is_looked_up_and_given_up_at_the_adapter_that_does_not_hold_it(

@@ -21,9 +21,8 @@ async def sessions_of(admin_port: int) -> list[int]:
     """How many sessions the adapter has that answers there, asked five times over five connections."""
 
     def ask() -> int:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{admin_port}/status.json", timeout=PATIENCE_S
-        ) as answer:
+        url = f"http://127.0.0.1:{admin_port}/status.json"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return int(json.load(answer)["sessions"])
 
     return [await asyncio.to_thread(ask) for _ in range(5)]

@@ -2,17 +2,13 @@
 
 import asyncio
 import signal
-import time
 
-import pytest
 from websockets.asyncio.client import connect
 
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, append, codes
 from tests.ws_adapter.support.process import adapter_process
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, running_adapter, until
-from ws_adapter.app import serve
-from ws_adapter.options import AdapterOptions
 
 
 async def test_drain() -> None:
@@ -33,6 +29,14 @@ async def test_drain() -> None:
                 async with stage.client() as late:
                     events, code = await late.end()
                     assert (codes(events), code) == (["service_unavailable"], 1013)
+                url = stage.address.replace("http", "ws") + "/ws/duplex/adx_1"
+                async with stage.client(url) as late:
+                    [event], code = await late.end()
+                    assert (event["type"], event["code"], code) == ("error", "service_unavailable", 1013)
+                    assert event["error"] == event["message"]
+                async with stage.client(stage.url.replace("audio", "chat")) as lost:
+                    events, code = await lost.end()
+                    assert (codes(events), code) == (["unsupported_mode"], 1008)
                 await clock.advance(59)
                 await talking.send(append())
                 await talking.expect("listen")
@@ -43,22 +47,6 @@ async def test_drain() -> None:
             async with asyncio.timeout(PATIENCE_S):
                 assert await stage.task == 0
         assert clock.timers == 0
-
-
-async def test_newcomers_are_turned_away_in_the_words_of_their_dialect() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.begin()
-            stage.adapter.interrupt()
-            await stage.until(draining=True)
-            url = stage.address.replace("http", "ws") + "/ws/duplex/adx_1"
-            async with stage.client(url) as late:
-                [event], code = await late.end()
-                assert (event["type"], event["code"], code) == ("error", "service_unavailable", 1013)
-                assert event["error"] == event["message"]
-            async with stage.client(stage.url.replace("audio", "chat")) as lost:
-                events, code = await lost.end()
-                assert (codes(events), code) == (["unsupported_mode"], 1008)
 
 
 async def test_drain_ends_when_the_last_session_does() -> None:
@@ -94,39 +82,6 @@ async def test_sessions_that_outlast_the_drain_end_one_after_another() -> None:
                 assert [client.close_code for client in clients] == [1012] * 3
 
 
-async def test_second_signal_ends_at_once() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.begin()
-            stage.adapter.interrupt()
-            await stage.until(draining=True)
-            stage.adapter.interrupt()
-            events, code = await client.end()
-            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
-            async with asyncio.timeout(PATIENCE_S):
-                assert await stage.task == 0
-
-
-async def test_process_drains_on_sigterm_and_exits_clean() -> None:
-    engine = ScriptedEngine(listen())
-    async with (
-        running_worker(engine) as worker,
-        adapter_process(worker.address, "--drain-timeout-s", "0.4") as (process, address),
-    ):
-        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
-        async with connect(url, compression=None) as socket:
-            client = Client(socket)
-            await client.expect_until("session.queue_done")
-            started = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            events, code = await client.end()
-            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
-            assert time.monotonic() - started > 0.3
-        async with asyncio.timeout(PATIENCE_S):
-            assert await process.wait() == 0
-        await until(lambda: all(session.is_closed for session in engine.sessions))
-
-
 async def test_process_ends_at_once_on_the_second_sigterm() -> None:
     engine = ScriptedEngine(listen())
     async with (
@@ -145,27 +100,3 @@ async def test_process_ends_at_once_on_the_second_sigterm() -> None:
             assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
         async with asyncio.timeout(PATIENCE_S):
             assert await process.wait() == 0
-
-
-async def test_killed_adapter_leaves_no_slot_taken() -> None:
-    engine = ScriptedEngine(listen())
-    async with running_worker(engine) as worker, adapter_process(worker.address) as (process, address):
-        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
-        async with connect(url, compression=None) as socket:
-            client = Client(socket)
-            await client.expect_until("session.queue_done")
-            await client.send({"type": "session.init", "payload": {}})
-            await client.expect("session.created")
-            process.kill()
-            await until(lambda: engine.session.is_closed)
-
-
-async def test_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        port = int(stage.address.rpartition(":")[2])
-
-        assert await serve(AdapterOptions(workers=("127.0.0.1:1",), port=port)) == 2
-
-    assert capsys.readouterr().err == (
-        f"Port {port} is in use by another process. Choose another with --port, or stop it.\n"
-    )

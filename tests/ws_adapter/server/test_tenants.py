@@ -54,11 +54,8 @@ async def test_tenant_without_a_key_is_the_address_where_it_is_the_callers_own(
 
 
 async def test_tenant_of_one_ipv6_network_is_one() -> None:
-    access = opened()
-
-    one, same, other = [
-        (await entered(access, peer)).tenant for peer in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
-    ]
+    peers = ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
+    one, same, other = [(await entered(opened(), peer)).tenant for peer in peers]
 
     assert one == same != other
 

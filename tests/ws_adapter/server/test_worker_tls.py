@@ -10,8 +10,6 @@ from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.process import adapter_process
 from tests.ws_adapter.support.stage import running_adapter, until
-from ws_adapter.app import serve
-from ws_adapter.options import AdapterOptions
 
 
 @pytest.fixture
@@ -27,17 +25,6 @@ def of_worker(authority: Authority, *names: str) -> dict[str, Any]:
 def of_adapter(authority: Authority) -> dict[str, Any]:
     certificate, key = authority.issue("adapter.test", called="adapter")
     return {"worker_ca": authority.ca, "worker_cert": certificate, "worker_cert_key": key}
-
-
-async def test_session_over_tls_is_served(authority: Authority) -> None:
-    engine = ScriptedEngine(listen())
-    async with running_worker(engine, **of_worker(authority)) as worker:
-        adapter = running_adapter(worker.address, **of_adapter(authority))
-        async with adapter as stage, stage.client() as client:
-            await client.begin()
-            await client.send({"type": "session.close", "reason": "user_stop"})
-            assert (await client.end())[1] == 1000
-    assert engine.session.is_closed
 
 
 async def test_session_over_a_unix_socket_is_served(tmp_path: Path) -> None:
@@ -79,20 +66,9 @@ async def test_an_adapter_that_is_trusted_later_reaches_its_worker(authority: Au
 
 async def test_sighup_does_not_end_an_adapter_with_tls_to_its_workers(authority: Authority) -> None:
     async with running_worker(ScriptedEngine(listen()), **of_worker(authority)) as worker:
-        options = of_adapter(authority)
-        given = [
-            word for name, path in options.items() for word in (f"--{name.replace('_', '-')}", str(path))
-        ]
+        files = of_adapter(authority)
+        given = [word for name, path in files.items() for word in (f"--{name.replace('_', '-')}", str(path))]
         async with adapter_process(worker.address, *given) as (process, _):
             process.send_signal(signal.SIGHUP)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
-
-
-async def test_an_adapter_without_its_files_does_not_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = AdapterOptions(workers=("127.0.0.1:1",), port=0, worker_ca=tmp_path / "none")
-
-    assert await serve(options) == 2
-    assert capsys.readouterr().err.startswith(f"Cannot read {tmp_path / 'none'} for TLS")

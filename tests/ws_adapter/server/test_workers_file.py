@@ -46,27 +46,15 @@ async def test_file_that_cannot_be_used_changes_nothing(
     assert "the file of workers could not be read again, nothing changes" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "names no worker"),
-        ("# nobody\n\n", "names no worker"),
-        ("a b\n", "Cannot reach a worker at 'a b'"),
-    ],
-)
-def test_file_without_workers_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_file_without_workers_is_refused_and_one_beside_names_of_workers(tmp_path: Path) -> None:
     file = tmp_path / "workers"
-    file.write_text(text)
-    with pytest.raises(ConfigurationError, match=told):
-        read_targets(file)
-
-
-def test_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Cannot read the workers of"):
-        read_targets(tmp_path / "workers")
-
-
-def test_workers_are_named_once(tmp_path: Path) -> None:
+        read_targets(file)
+    unreachable = ("a b\n", "Cannot reach a worker at 'a b'")
+    for text, told in (("", "names no worker"), ("# nobody\n\n", "names no worker"), unreachable):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError, match=told):
+            read_targets(file)
     with pytest.raises(ConfigurationError, match="Workers are named twice"):
-        AdapterOptions(workers=("127.0.0.1:1",), workers_file=tmp_path / "workers")
-    assert AdapterOptions(workers_file=tmp_path / "workers").is_reloadable
+        AdapterOptions(workers=("127.0.0.1:1",), workers_file=file)
+    assert AdapterOptions(workers_file=file).is_reloadable

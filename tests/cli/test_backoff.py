@@ -4,12 +4,7 @@ import random
 
 import pytest
 
-from antiphon_command.processes.backoff import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    STEADY_S,
-    Backoff,
-)
+from antiphon_command.processes.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, Backoff
 
 
 def test_pauses_double_up_to_the_longest_and_differ_by_a_quarter_at_most() -> None:

@@ -66,23 +66,17 @@ async def chat(script: Script, *arguments: str | Path, piped: str | None = None,
         return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-async def test_one_question() -> None:
+@pytest.mark.parametrize(
+    ("words", "piped"), [(["Name a prime."], None), ([], "Name a prime.\n"), (["-"], "Name a prime.\n")]
+)
+async def test_one_question_as_an_argument_or_from_a_pipe(words: list[str], piped: str | None) -> None:
     requests = Requests("Seven.")
-    outcome = await chat(requests.answer, "Name a prime.")
+    outcome = await chat(requests.answer, *words, piped=piped)
 
     assert outcome == Outcome(0, "Seven.\n", "")
     assert requests[0]["messages"] == [{"role": "user", "content": "Name a prime."}]
     assert (requests[0]["streaming"], requests[0]["tts"]) == (True, {"enabled": False})
     assert requests[0]["generation"] == {}
-
-
-@pytest.mark.parametrize("dash", [[], ["-"]])
-async def test_question_from_a_pipe(dash: list[str]) -> None:
-    requests = Requests("Seven.")
-    outcome = await chat(requests.answer, *dash, piped="Name a prime.\n")
-
-    assert outcome == Outcome(0, "Seven.\n", "")
-    assert requests[0]["messages"] == [{"role": "user", "content": "Name a prime."}]
 
 
 async def test_every_option_reaches_the_server() -> None:
@@ -95,12 +89,8 @@ async def test_every_option_reaches_the_server() -> None:
     assert outcome == Outcome(0, "Seven.\n", "")
     [request] = requests
     assert request["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert request["generation"] == {
-        "max_new_tokens": 9,
-        "temperature": 0.0,
-        "top_p": 0.5,
-        "length_penalty": 1.2,
-    }
+    drawn = {"max_new_tokens": 9, "temperature": 0.0, "top_p": 0.5, "length_penalty": 1.2}
+    assert request["generation"] == drawn
     assert (request["enable_thinking"], request["streaming"]) == (True, False)
 
 
@@ -132,22 +122,15 @@ async def test_video_is_seen_and_heard(tmp_path: Path) -> None:
     assert requests[0]["omni_mode"] is True
 
 
-async def test_video_is_a_question_by_itself(tmp_path: Path) -> None:
-    (tmp_path / "video.webm").write_bytes(b"\x1aE\xdf\xa3")
-    requests = Requests("Seven.")
-    outcome = await chat(requests.answer, "--video", tmp_path / "video.webm")
+async def test_recording_or_video_is_a_question_by_itself(tmp_path: Path) -> None:
+    write_wav(tmp_path / "audio", HALF_SECOND)
+    (tmp_path / "video").write_bytes(b"\x1aE\xdf\xa3")
+    for kind in ("audio", "video"):
+        requests = Requests("Seven.")
+        outcome = await chat(requests.answer, f"--{kind}", tmp_path / kind)
 
-    assert outcome == Outcome(0, "Seven.\n", "")
-    assert [part["type"] for part in requests[0]["messages"][0]["content"]] == ["video"]
-
-
-async def test_recording_is_a_question_by_itself(tmp_path: Path) -> None:
-    write_wav(tmp_path / "question.wav", HALF_SECOND)
-    requests = Requests("Seven.")
-    outcome = await chat(requests.answer, "--audio", tmp_path / "question.wav")
-
-    assert outcome == Outcome(0, "Seven.\n", "")
-    assert [part["type"] for part in requests[0]["messages"][0]["content"]] == ["audio"]
+        assert outcome == Outcome(0, "Seven.\n", "")
+        assert [part["type"] for part in requests[0]["messages"][0]["content"]] == [kind]
 
 
 @pytest.mark.parametrize("stream", [[], ["--no-stream"]])
@@ -181,36 +164,25 @@ async def test_answer_that_was_not_spoken_is_told() -> None:
 
 
 async def test_events_as_json() -> None:
-    place = {
-        "position": 1,
-        "queue_length": 1,
-        "estimated_wait_s": 9.5,
-        "estimate_is_guess": True,
-        "ticket_id": "t",
-    }
+    place = {"position": 1, "estimated_wait_s": 9.5, "estimate_is_guess": True}
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        await peer.send({"type": "queued", **place}, {"type": "queue_done"})
+        queued = {"type": "queued", **place, "queue_length": 1, "ticket_id": "t"}
+        await peer.send(queued, {"type": "queue_done"})
         await peer.send(PREFILLED, chunk("Sept é", HALF_SECOND), done("Sept é"))
 
     outcome = await chat(script, "Prime?", "--json")
 
+    counts = {"input_tokens": 27, "generated_tokens": 4}
     events = [json.loads(line) for line in outcome.out.splitlines()]
     assert all(event.pop("time_s") >= 0 for event in events)
     assert events == [
-        {"type": "queued", "position": 1, "estimated_wait_s": 9.5, "estimate_is_guess": True},
+        {"type": "queued", **place},
         {"type": "prefilled", "input_tokens": 27},
         {"type": "text", "text": "Sept é"},
         {"type": "audio", "audio_s": 0.5},
-        {
-            "type": "answer",
-            "text": "Sept é",
-            "audio_s": 0.5,
-            "input_tokens": 27,
-            "generated_tokens": 4,
-            "unsupported_fields": [],
-        },
+        {"type": "answer", "text": "Sept é", "audio_s": 0.5, **counts, "unsupported_fields": []},
     ]
     assert outcome.err == ""
 
@@ -247,11 +219,7 @@ async def test_what_had_no_effect_is_told() -> None:
     [
         ("queue_full", "The server refused the conversation: No. Try again later.", 4),
         ("invalid_payload", "The server refused the conversation: No.", 1),
-        (
-            "unauthorized",
-            "The server refused the conversation: No. Name a file that holds it with --key-file",
-            4,
-        ),
+        ("unauthorized", "The server refused the conversation: No. Name a file that holds it with --key", 4),
     ],
 )
 async def test_refusal_is_told(code: str, text: str, exit_code: int) -> None:

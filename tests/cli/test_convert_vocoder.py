@@ -54,14 +54,13 @@ def test_without_a_voice_it_says_what_follows(tmp_path: Path) -> None:
     )
 
 
-def test_unusable_folder(tmp_path: Path) -> None:
+def test_unusable_folder_or_voice_and_missing_extra(source: Path, tmp_path: Path) -> None:
     done = run_here("convert-vocoder", tmp_path / "nothing", tmp_path / "vocoder")
-
     assert done.code == 2
     assert done.err == f"{tmp_path / 'nothing'} is no folder. Give the one with flow.pt in it.\n"
-
-
-def test_unusable_voice(source: Path, tmp_path: Path) -> None:
+    done = run_without("torch", "convert-vocoder", str(tmp_path), str(tmp_path / "vocoder"))
+    assert done.code == 2
+    assert "pip install 'antiphon[worker]'" in done.err
     write_wav(tmp_path / "silence.wav", np.zeros(32_000, np.float32), 16_000)
     (tmp_path / "text.wav").write_text("hello")
 
@@ -78,18 +77,8 @@ def test_unusable_voice(source: Path, tmp_path: Path) -> None:
 def test_voice_without_onnxruntime(source: Path, tmp_path: Path) -> None:
     write_wav(tmp_path / "me.wav", noise(32_000), 16_000)
 
-    done = run_without(
-        "onnxruntime",
-        "convert-vocoder",
-        *map(str, (source, tmp_path / "vocoder", "--voice", tmp_path / "me.wav")),
-    )
+    words = [str(word) for word in (source, tmp_path / "vocoder", "--voice", tmp_path / "me.wav")]
+    done = run_without("onnxruntime", "convert-vocoder", *words)
 
     assert done.code == 2
     assert "pip install 'antiphon[minicpmo]'" in done.err
-
-
-def test_missing_extra(tmp_path: Path) -> None:
-    done = run_without("torch", "convert-vocoder", str(tmp_path), str(tmp_path / "vocoder"))
-
-    assert done.code == 2
-    assert "pip install 'antiphon[worker]'" in done.err

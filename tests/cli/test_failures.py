@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import socket
 import subprocess
 import sys
@@ -48,44 +49,67 @@ def assert_failed(done: Outcome, code: int, text: str) -> None:
     assert done.code == code
 
 
-@pytest.mark.parametrize("command", ["serve", "adapter"])
-def test_port_in_use(busy_port: int, command: str) -> None:
-    workers = ["--worker", "unix:none"] if command == "adapter" else []
-    done = run_cli(command, *workers, "--port", str(busy_port))
+@pytest.mark.parametrize(
+    ("command", "option"), [("serve", "--port"), ("adapter", "--port"), ("serve", "--tls-port")]
+)
+def test_port_in_use(busy_port: int, command: str, option: str, tmp_path: Path) -> None:
+    cert, key = issue(tmp_path)
+    more = ["--worker", "unix:none"] if command == "adapter" else []
+    more += ["--port", "0", "--tls-cert", str(cert), "--tls-key", str(key)] if option == "--tls-port" else []
+    done = run_cli(command, *more, option, str(busy_port))
 
-    text = f"Port {busy_port} is in use by another process. Choose another with --port, or stop it."
+    text = f"Port {busy_port} is in use by another process. Choose another with {option}, or stop it."
     assert done.err.splitlines()[-1] == text  # before it the log may say that there is no such worker
     assert done.code == 2
+    assert command == "adapter" or len(done.err.splitlines()) == 1, "no model was loaded"
 
 
-def test_tls_port_in_use_is_told_before_the_model_is_loaded(busy_port: int, tmp_path: Path) -> None:
-    cert, key = issue(tmp_path)
-    tls = ("--tls-cert", cert, "--tls-key", key, "--tls-port", str(busy_port))
-    done = run_cli("serve", "--port", "0", *tls)
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("talk none.wav", "none.wav does not exist. Check the path."),
+        ("transcribe none.wav", "none.wav does not exist. Check the path."),
+        ("chat --audio none.wav", "none.wav does not exist. Check the path."),
+        ("chat --image none.wav", "none.wav does not exist. Check the path."),
+        ("chat --video none.wav", "none.wav does not exist. Check the path."),
+        ("chat Prime? --out answer.wav", "--out is for the spoken answer. Add --speak."),
+        ("chat '  '", "There is no question. Write one as PROMPT, or pipe it in."),
+    ],
+)
+def test_mistake_is_told_in_one_sentence(tmp_path: Path, words: str, text: str) -> None:
+    assert_failed(run_cli(*shlex.split(words), cwd=tmp_path), 2, text)
 
-    text = f"Port {busy_port} is in use by another process. Choose another with --tls-port, or stop it."
-    assert_failed(done, 2, text)
 
-
-@pytest.mark.parametrize("command", ["serve", "adapter"])
-def test_anonymous_beyond_this_machine(command: str) -> None:
-    workers = ["--worker", "unix:none"] if command == "adapter" else []
-    done = run_cli(command, *workers, "--host", "0.0.0.0")
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        ("chat --video a.mp3", ["a.mp3 is no MP4, MOV, WebM or Matroska file. Convert it: ffmpeg -i a.mp3"]),
+        ("chat --audio a.mp3", ["a.mp3 is no WAV file. Convert it: ffmpeg -i a.mp3"]),
+        ("transcribe a.wav --key-file empty", ["is empty: it should hold the key and nothing else"]),
+        ("transcribe a.wav --key-file none", ["cannot read "]),
+        ("talk a.mp3 --out none/a.wav", ["argument --out: there is no folder none: make it"]),
+        ("demo --out none/a.wav", ["argument --out: there is no folder none: make it"]),
+        ("serve --slots x", ["argument --slots: 'x' is no whole number"]),
+        ("serve --port 1.5", ["argument --port: '1.5' is no whole number"]),
+        ("adapter --worker unix:none --max-lag-s x", ["argument --max-lag-s: 'x' is no number"]),
+        ("serve --host 0.0.0.0", ["Refusing to listen on 0.0.0.0 without a key.", "--allow-anonymous"]),
+        ("adapter --worker unix:none --host 0.0.0.0", ["Refusing to listen on 0.0.0.0", "--allow-anonymous"]),
+        ("serve --host 192.0.2.1 --allow-anonymous --port 0", ["Cannot listen on 192.0.2.1", "--host"]),
+        ("worker --listen 0.0.0.0:0", ["Refusing to listen on 0.0.0.0:0 without a worker key"]),
+        (
+            "worker --listen 0.0.0.0:0 --worker-key-file key",
+            ["Refusing to listen on 0.0.0.0:0: gRPC is plain text there", "--insecure-grpc"],
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, words: str, texts: list[str]) -> None:
+    (tmp_path / "a.mp3").write_bytes(b"ID3")
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "key").write_text("0123456789abcdef")
+    done = run_cli(*words.split(), cwd=tmp_path)
 
     assert done.code == 2
-    assert done.err.startswith("Refusing to listen on 0.0.0.0 without a key.")
-    assert "--allow-anonymous" in done.err
-
-
-def test_plain_grpc_beyond_this_machine(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("0123456789abcdef")
-    open_to_all = run_cli("worker", "--listen", "0.0.0.0:0")
-    keyed = run_cli("worker", "--listen", "0.0.0.0:0", "--worker-key-file", tmp_path / "key")
-
-    assert open_to_all.code == keyed.code == 2
-    assert open_to_all.err.startswith("Refusing to listen on 0.0.0.0:0 without a worker key")
-    assert keyed.err.startswith("Refusing to listen on 0.0.0.0:0: gRPC is plain text there")
-    assert "--insecure-grpc" in keyed.err
+    assert [text for text in texts if text not in done.err] == []
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])
@@ -100,14 +124,6 @@ def test_model_that_is_not_there_is_told_before_anything_is_loaded(command: str)
     text = "There is no model '/none'. Give a checkpoint folder or a shipped name (antiphon-mini)."
     assert_failed(done, 2, text)
     assert done.out == "False\n"
-
-
-def test_host_of_another_machine() -> None:
-    done = run_cli("serve", "--host", "192.0.2.1", "--allow-anonymous", "--port", "0")
-
-    assert done.code == 2
-    assert "Cannot listen on 192.0.2.1" in done.err
-    assert "--host" in done.err
 
 
 @pytest.mark.parametrize(
@@ -164,31 +180,40 @@ COMMANDS = ("talk", "chat", "transcribe")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_wss_to_a_plain_port(tls_server: Serve, question: Path, command: str) -> None:
-    port = urlsplit(tls_server.address("Health")).port
-    done = run_cli(command, question, "--url", f"wss://127.0.0.1:{port}")
+@pytest.mark.parametrize(
+    ("name", "scheme", "remedy"),
+    [
+        ("Health", "wss", "If its port is a plain one, write ws:// instead of wss://."),
+        ("Chat", "ws", "If its port speaks TLS, write wss:// instead of ws://."),
+    ],
+)
+def test_scheme_that_the_port_does_not_speak(
+    tls_server: Serve, question: Path, command: str, name: str, scheme: str, remedy: str
+) -> None:
+    port = urlsplit(tls_server.address(name)).port
+    done = run_cli(command, question, "--url", f"{scheme}://127.0.0.1:{port}")
 
     assert (done.code, len(done.err.splitlines())) == (4, 1)
-    assert done.err.endswith("If its port is a plain one, write ws:// instead of wss://.\n")
+    assert done.err.endswith(f"{remedy}\n")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_ws_to_a_tls_port(tls_server: Serve, question: Path, command: str) -> None:
-    port = urlsplit(tls_server.address("Chat")).port
-    done = run_cli(command, question, "--url", f"ws://127.0.0.1:{port}")
-
-    assert (done.code, len(done.err.splitlines())) == (4, 1)
-    assert done.err.endswith("If its port speaks TLS, write wss:// instead of ws://.\n")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("port", ["65536", "0", "x"])
+@pytest.mark.parametrize(
+    ("command", "port"), [("talk", "65536"), ("talk", "0"), ("talk", "x"), ("chat", "0"), ("transcribe", "x")]
+)
 def test_port_out_of_range(question: Path, command: str, port: str) -> None:
     done = run_cli(command, question, "--url", f"ws://127.0.0.1:{port}")
 
     assert (done.code, len(done.err.splitlines())) == (4, 1)
     assert done.err.startswith(f"'ws://127.0.0.1:{port}' is no address of a server")
     assert done.err.endswith("Write it like ws://localhost:8006.\n")
+
+
+def test_url_that_is_none_is_told_without_colour_where_nobody_sees_it(question: Path) -> None:
+    done = run_cli("talk", question, "--url", "localhost:8006")
+
+    assert done.code == 4
+    assert "Write it like ws://localhost:8006." in done.err
+    assert "\x1b" not in done.err
 
 
 def test_model_that_is_not_served_is_told_at_once_and_nothing_after_it(
@@ -234,32 +259,6 @@ def test_unknown_flag_shows_the_usage_of_the_command(arguments: list[str], text:
     assert error == f"{text} See antiphon {arguments[0]} --help"
 
 
-def test_url_that_is_none(question: Path) -> None:
-    done = run_cli("talk", question, "--url", "localhost:8006")
-
-    assert done.code == 4
-    assert "Write it like ws://localhost:8006." in done.err
-
-
-@pytest.mark.parametrize(
-    "command", [["talk"], ["transcribe"], ["chat", "--audio"], ["chat", "--image"], ["chat", "--video"]]
-)
-def test_file_that_is_not_there(tmp_path: Path, command: list[str]) -> None:
-    path = tmp_path / "none.wav"
-
-    assert_failed(run_cli(*command, path), 2, f"{path} does not exist. Check the path.")
-
-
-def test_file_that_is_no_video(tmp_path: Path) -> None:
-    path = tmp_path / "old.avi"
-    path.write_bytes(b"RIFF\0\0\0\0AVI LIST")
-
-    done = run_cli("chat", "--video", path)
-
-    assert done.code == 2
-    assert done.err.startswith(f"{path} is no MP4, MOV, WebM or Matroska file. Convert it: ffmpeg -i {path}")
-
-
 @pytest.mark.parametrize("command", ["talk", "transcribe"])
 def test_file_that_cannot_be_played(tmp_path: Path, command: str) -> None:
     path = tmp_path / "music.wav"
@@ -270,61 +269,6 @@ def test_file_that_cannot_be_played(tmp_path: Path, command: str) -> None:
     assert "mono at 16000 Hz" in done.err
     assert "ffmpeg -i" in done.err
     assert "pip install 'antiphon[audio]'" in done.err
-
-
-def test_recording_that_is_no_wav_file(tmp_path: Path) -> None:
-    path = tmp_path / "music.mp3"
-    path.write_bytes(b"ID3")
-    done = run_cli("chat", "--audio", path)
-
-    assert done.code == 2
-    assert done.err.startswith(f"{path} is no WAV file. Convert it: ffmpeg -i {path}")
-
-
-def test_out_without_speak(tmp_path: Path) -> None:
-    done = run_cli("chat", "Prime?", "--out", tmp_path / "answer.wav")
-
-    assert_failed(done, 2, "--out is for the spoken answer. Add --speak.")
-
-
-def test_question_that_is_none() -> None:
-    done = run_cli("chat", "  ")
-
-    assert_failed(done, 2, "There is no question. Write one as PROMPT, or pipe it in.")
-
-
-@pytest.mark.parametrize(
-    ("content", "text"), [("", "is empty: it should hold the key and nothing else"), (None, "cannot read ")]
-)
-def test_key_file_that_holds_no_key(tmp_path: Path, content: str | None, text: str) -> None:
-    if content is not None:
-        (tmp_path / "key").write_text(content)
-    done = run_cli("transcribe", "a.wav", "--key-file", tmp_path / "key")
-
-    assert done.code == 2
-    assert text in done.err
-
-
-@pytest.mark.parametrize("command", ["talk", "demo"])
-def test_answer_that_cannot_be_written_is_told_before_the_conversation(
-    question: Path, tmp_path: Path, command: str
-) -> None:
-    files = [question] if command == "talk" else []
-    done = run_cli(command, *files, "--out", tmp_path / "none" / "answer.wav")
-
-    assert done.code == 2
-    assert f"argument --out: there is no folder {tmp_path / 'none'}: make it" in done.err
-
-
-def test_numbers_that_are_none() -> None:
-    for arguments, text in (
-        (["serve", "--slots", "x"], "argument --slots: 'x' is no whole number"),
-        (["serve", "--port", "1.5"], "argument --port: '1.5' is no whole number"),
-        (["adapter", "--worker", "unix:none", "--max-lag-s", "x"], "argument --max-lag-s: 'x' is no number"),
-    ):
-        done = run_cli(*arguments)
-        assert done.code == 2
-        assert text in done.err
 
 
 def test_device_that_is_not_there() -> None:
@@ -361,10 +305,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert done.code == 1
     assert "Traceback" in done.err
     assert "FileNotFoundError" in done.err
-
-
-def test_no_colour_where_nobody_sees_it(tmp_path: Path) -> None:
-    assert "\x1b" not in run_cli("talk", tmp_path / "none.wav").err
 
 
 def on_terminal(no_color: str) -> bytes:

@@ -37,34 +37,23 @@ def test_help_fits_a_screen_and_ends_with_two_examples(command: list[str]) -> No
     assert all(name in done.out for name in (COMMANDS if not command else []))
 
 
-def test_help_all_shows_how_a_chat_is_drawn() -> None:
-    usual, everything = run_cli("chat", "--help"), run_cli("chat", "--help-all")
+def test_help_all_shows_how_a_chat_is_drawn_and_the_devices_of_a_spoken_conversation() -> None:
+    words = (("chat", "--help"), ("chat", "--help-all"), ("talk", "--help-all"))
+    usual, chat, talk = (run_cli(*each) for each in words)
 
     for option in ("--max-new-tokens", "--temperature", "--top-p", "--length-penalty", "--thinking"):
         assert option not in usual.out
-        assert f"  {option}" in everything.out
-
-
-def test_help_all_shows_the_devices_of_a_spoken_conversation() -> None:
-    everything = run_cli("talk", "--help-all").out
-
-    assert "  --microphone DEVICE" in everything
-    assert "  --speaker DEVICE" in everything
+        assert f"  {option}" in chat.out
+    for option in ("--microphone DEVICE", "--speaker DEVICE"):
+        assert f"  {option}" in talk.out
 
 
 @pytest.mark.parametrize("name", ["serve", "worker"])
 def test_help_all_shows_the_options_of_models(name: str) -> None:
     everything = run_cli(name, "--help-all").out
 
-    for option in (
-        "--kernels",
-        "--no-speech",
-        "--vocoder",
-        "--vocoder-steps",
-        "--vocoder-dtype",
-        "--voice",
-        "--admin-port",
-    ):
+    vocoder = ("--vocoder", "--vocoder-steps", "--vocoder-dtype")
+    for option in ("--kernels", "--no-speech", *vocoder, "--voice", "--admin-port"):
         assert f"  {option} " in everything
 
 
@@ -81,19 +70,14 @@ def test_help_all_shows_every_option_of_the_adapter() -> None:
         assert f"  {option}" in everything.out
 
 
-def test_version_prints_package_protocol_and_python() -> None:
+def test_version_prints_package_protocol_and_python_also_by_the_installed_script() -> None:
+    script = Path(sys.executable).with_name("antiphon")
+    installed = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     done = run_cli("--version")
 
-    assert done.code == 0
     expected = f"antiphon {antiphon.__version__}, protocol antiphon.v1, Python {platform.python_version()}"
-    assert done.out.strip() == expected
-
-
-def test_installed_script_is_the_same_command() -> None:
-    script = Path(sys.executable).with_name("antiphon")
-    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
-
-    assert done.stdout == run_cli("--version").out
+    assert (done.code, done.out.strip()) == (0, expected)
+    assert installed.stdout == done.out
 
 
 @pytest.mark.parametrize(

@@ -83,19 +83,23 @@ def test_every_address_of_the_banner_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_chat_and_transcription_at_their_addresses(tmp_path: Path) -> None:
-    with serving(tmp_path, "reply") as serve:
-        assert asyncio.run(one_answer(serve.address("Chat"))) == "Yes."
-        assert asyncio.run(one_utterance(serve.address("Transcribe"))).startswith("Yes.")
-
-
-@pytest.mark.long
-def test_web_page_is_first_in_the_banner_and_answers(tmp_path: Path) -> None:
-    with serving(tmp_path) as serve:
+def test_web_page_is_first_in_the_banner_and_opened_in_the_users_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with serving(tmp_path, "reply", "--open") as serve:
         assert serve.banner.splitlines()[2].split() == ["Web", "page", serve.address("Web page")]
         with urllib.request.urlopen(serve.address("Web page"), timeout=PATIENCE_S) as answer:
             assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
             assert b"<html" in answer.read()
+        wait_until(seen.exists, "the browser was started")
+        assert seen.read_text().strip() == serve.address("Web page")
+        assert asyncio.run(one_answer(serve.address("Chat"))) == "Yes."
+        assert asyncio.run(one_utterance(serve.address("Transcribe"))).startswith("Yes.")
 
 
 @pytest.mark.long
@@ -103,18 +107,6 @@ def test_banner_without_the_page_has_no_address_of_it(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", "--no-page", "--open") as serve:
         assert "Web page" not in serve.banner
         assert serve.banner.splitlines()[2].split()[0] == "WebSocket"
-
-
-@pytest.mark.long
-def test_open_opens_the_page_in_the_users_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = tmp_path / "seen"
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
-    browser.chmod(0o755)
-    monkeypatch.setenv("BROWSER", str(browser))
-    with serving(tmp_path, "talk", "--open") as serve:
-        wait_until(seen.exists, "the browser was started")
-        assert seen.read_text().strip() == serve.address("Web page")
 
 
 async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,10 +123,7 @@ async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFi
 def test_signal_stops_everything_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path) as serve:
         assert set(serve.children()) == {"worker", "adapter"}
-        serve.signal(number)
-
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
+        serve.stop(number)
 
 
 async def drained_conversation(url: str, stop: "asyncio.Event", signalled: "asyncio.Event") -> str:
@@ -187,10 +176,8 @@ def test_worker_or_adapter_that_dies_is_started_again_where_it_was(tmp_path: Pat
         told = [line.partition(" in ")[0].strip() for line in serve.errors.splitlines() if "again in" in line]
         serve.assert_nothing_left()
 
-    assert told == [
-        f"The {name} stopped unexpectedly (killed by SIGKILL); it is started again"
-        for name in ("worker", "adapter")
-    ]
+    how = "stopped unexpectedly (killed by SIGKILL); it is started again"
+    assert told == [f"The worker {how}", f"The adapter {how}"]
 
 
 @pytest.mark.long
@@ -206,9 +193,7 @@ def test_child_that_does_not_come_up_is_told_and_started_again_until_it_does(tmp
 
         wait_until(lambda: "The worker is ready again." in serve.errors, "it is back")
         assert serve.errors.count("no room for the model") >= 3
-        serve.signal(signal.SIGTERM)
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
+        serve.stop()
 
 
 @pytest.mark.long
@@ -280,10 +265,7 @@ def test_closed_terminal_stops_serve_also_with_keys(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_sighup_without_anything_to_read_again_stops_serve(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
-        serve.signal(signal.SIGHUP)
-
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
+        serve.stop(signal.SIGHUP)
 
 
 def test_serve_takes_what_clients_need(tmp_path: Path) -> None:
@@ -351,7 +333,4 @@ def test_signal_while_it_starts_stops_it_as_well(tmp_path: Path) -> None:
 def test_killed_parent_takes_everything_with_it(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         assert set(serve.children()) == {"worker", "adapter"}
-        serve.signal(signal.SIGKILL)
-
-        assert serve.wait() == -signal.SIGKILL
-        serve.assert_nothing_left()
+        serve.stop(signal.SIGKILL, -signal.SIGKILL)

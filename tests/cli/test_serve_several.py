@@ -63,19 +63,7 @@ def test_sessions_go_to_all_workers_and_one_that_dies_is_started_again(tmp_path:
         asyncio.run(talk_to_each())
         wait_until(lambda: descriptors(serve) <= before, "what the dead had is closed")
 
-        serve.signal(signal.SIGTERM)
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
-
-
-@pytest.mark.long
-def test_killed_parent_takes_all_of_several_with_it(tmp_path: Path) -> None:
-    with serving(tmp_path, "talk", *WORKERS) as serve:
-        assert len(serve.pids("worker")) == 2
-        serve.signal(signal.SIGKILL)
-
-        assert serve.wait() == -signal.SIGKILL
-        serve.assert_nothing_left()
+        serve.stop()
 
 
 async def unit(session: DuplexSession) -> None:
@@ -118,9 +106,7 @@ def test_all_are_replaced_by_sigusr1_and_conversations_go_on(tmp_path: Path) -> 
         assert len(after) == 3
         assert not before & after
         assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
-        serve.signal(signal.SIGTERM)
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
+        serve.stop()
 
 
 @pytest.mark.long
@@ -132,13 +118,9 @@ def test_what_cannot_be_started_replaces_nothing(tmp_path: Path) -> None:
         wait_until(lambda: "The one before it stays." in serve.errors, "it says so")
         (tmp_path / "fault").unlink()
 
-        wait_until(
-            lambda: serve.pids("worker") | serve.pids("adapter") == before, "only those before are left"
-        )
+        wait_until(lambda: serve.pids("worker") | serve.pids("adapter") == before, "only those are left")
         assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
-        serve.signal(signal.SIGTERM)
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
+        serve.stop()
 
 
 ADAPTERS = (*WORKERS, "--adapters", "2", "--admin-port", "0")
@@ -187,9 +169,7 @@ def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(t
         wait_until(lambda: started_again(serve) == 3, "the status page says so")
         asyncio.run(talk_until_both_serve())
 
-        serve.signal(signal.SIGTERM)
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
+        serve.stop()
 
 
 def forwarded(serve: Serve) -> float:
@@ -240,9 +220,7 @@ def test_lost_connection_is_resumed_at_whichever_adapter_the_kernel_chooses(tmp_
         asyncio.run(lose_all(serve.address("WebSocket")))
         assert forwarded(serve) > 0
 
-        serve.signal(signal.SIGTERM)
-        assert serve.wait() == 0
-        serve.assert_nothing_left()
+        serve.stop()
 
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
@@ -250,10 +228,7 @@ def test_lost_connection_is_resumed_at_whichever_adapter_the_kernel_chooses(tmp_
 def test_killed_parent_takes_its_redis_with_it(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", "--adapters", "2") as serve:
         assert len(serve.redis_pids()) == 1
-        serve.signal(signal.SIGKILL)
-
-        assert serve.wait() == -signal.SIGKILL
-        serve.assert_nothing_left()
+        serve.stop(signal.SIGKILL, -signal.SIGKILL)
 
 
 def test_several_adapters_without_any_redis_are_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -57,13 +57,3 @@ def test_adapter_whose_keys_of_client_secrets_cannot_be_used_does_not_start(tmp_
         "Make one with: openssl rand -hex 32"
     )
     assert "too short" not in done.err
-
-
-def test_adapter_whose_file_of_keys_has_an_unknown_field_does_not_start(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"alice:{'0' * 64}:colour=red\n")
-
-    done = run_cli("adapter", "--worker", "unix:none", "--port", "0", "--auth", "keys", "--keys", file)
-
-    assert done.code == 2
-    assert f"Line 1 of {file}: there is no field 'colour'" in done.err

@@ -159,20 +159,6 @@ def test_talk_takes_the_root_of_a_server_and_its_own_address(url: str, question:
     assert run_cli("talk", question, "--url", root + address).code == 0
 
 
-def test_ctrl_c_ends_the_conversation(url: str, tmp_path: Path) -> None:
-    write_wav(tmp_path / "long.wav", np.zeros(160_000, np.float32), 16_000)
-    command = [*ANTIPHON, "talk", str(tmp_path / "long.wav"), "--url", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as talk:
-        assert talk.stdout is not None
-        assert talk.stderr is not None
-        while "connected" not in talk.stdout.readline():
-            pass
-        talk.send_signal(signal.SIGINT)
-
-        assert talk.wait(10) == 1
-        assert talk.stderr.read() == "Interrupted.\n"
-
-
 def demo(folder: Path, expected_reply: str) -> Outcome:
     """Runs the demo in `folder` with one recording, after one that is not for the demo."""
     write_wav(folder / "question.wav", TONE, 16_000)

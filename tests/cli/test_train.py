@@ -27,12 +27,6 @@ def test_train_mistake_in_the_file_exits_with_2_and_names_the_line(somewhere: Pa
     assert [path.name for path in somewhere.iterdir()] == ["lift.yaml"]
 
 
-def test_train_file_that_is_not_there_exits_with_2(somewhere: Path) -> None:
-    done = run_here("train", "lift.yaml")
-
-    assert (done.code, done.err) == (2, "lift.yaml does not exist. Check the path.\n")
-
-
 def test_train_without_the_synthesisers_exits_with_2_and_names_them(
     somewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,30 +39,29 @@ def test_train_without_the_synthesisers_exits_with_2_and_names_them(
     assert not list(somewhere.iterdir())
 
 
-def test_train_too_few_utterances_exits_with_2(somewhere: Path, programs: None) -> None:
-    done = run_here("train", LIFT, "--utterances", 39)
+def test_train_missing_file_or_too_few_utterances_exit_with_2(somewhere: Path, programs: None) -> None:
+    missing, too_few = run_here("train", "lift.yaml"), run_here("train", LIFT, "--utterances", 39)
 
-    assert (done.code, done.err) == (2, "--utterances is 40 or more.\n")
+    assert (missing.code, missing.err) == (2, "lift.yaml does not exist. Check the path.\n")
+    assert (too_few.code, too_few.err) == (2, "--utterances is 40 or more.\n")
 
 
-def test_train_in_the_work_folder_of_another_domain_exits_with_2(somewhere: Path, programs: None) -> None:
+def test_train_in_the_work_folder_of_another_domain_or_process_exits_with_2(
+    somewhere: Path, programs: None
+) -> None:
     (somewhere / "work").mkdir()
     (somewhere / "work" / "domain.txt").write_text("another")
-    done = run_here("train", LIFT, "--work", "work")
-
-    assert done.code == 2
-    assert done.err.startswith("work holds the work of another domain, or of this one before it was changed.")
-    assert not (somewhere / "work" / "tokenizer").exists()
-
-
-def test_train_in_a_work_folder_in_use_exits_with_2(somewhere: Path, programs: None) -> None:
-    (somewhere / "work").mkdir()
+    foreign = run_here("train", LIFT, "--work", "work")
     with open(somewhere / "work" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = run_here("train", LIFT, "--work", "work")
+        in_use = run_here("train", LIFT, "--work", "work")
 
-    assert done.code == 2
-    assert done.err.startswith("Another process is training in work. Wait for its end")
+    assert (foreign.code, in_use.code) == (2, 2)
+    assert foreign.err.startswith(
+        "work holds the work of another domain, or of this one before it was changed."
+    )
+    assert in_use.err.startswith("Another process is training in work. Wait for its end")
+    assert not (somewhere / "work" / "tokenizer").exists()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,19 @@ def question(tmp_path: Path) -> Path:
     return path
 
 
+async def begun(peer: Peer, *received: str) -> None:
+    """Greets, and takes events of these types."""
+    await peer.send(GREETING)
+    for name in received:
+        await peer.receive(name)
+
+
+async def silent(peer: Peer) -> None:
+    """Greets and waits for the end."""
+    await peer.send(GREETING)
+    await peer.socket.wait_closed()
+
+
 class Scribe:
     """Hears one utterance, then writes " good morning"."""
 
@@ -65,38 +79,27 @@ async def transcribe(
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-async def test_text_of_a_file(question: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "model"), [((), "antiphon-mini"), (("--realtime", "--model", "voxtral"), "voxtral")]
+)
+async def test_text_of_a_file_comes_in_real_time_if_asked_for(
+    question: Path, options: tuple[str, ...], model: str
+) -> None:
     scribe = Scribe()
+    begin = time.monotonic()
 
-    assert await transcribe(scribe.write, question) == Outcome(0, "good morning\n", "")
-    assert scribe.model == "antiphon-mini"
+    assert await transcribe(scribe.write, question, *options) == Outcome(0, "good morning\n", "")
+    assert scribe.model == model
+    assert not options or time.monotonic() - begin >= len(TONE) / 16_000
     assert len(scribe.heard) == len(TONE)
     assert np.abs(scribe.heard - PCM).max() <= 1
-
-
-async def test_model_by_name(question: Path) -> None:
-    scribe = Scribe()
-    await transcribe(scribe.write, question, "--model", "voxtral")
-
-    assert scribe.model == "voxtral"
-
-
-async def test_realtime_takes_as_long_as_the_recording(question: Path) -> None:
-    begin = time.monotonic()
-    outcome = await transcribe(Scribe().write, question, "--realtime")
-
-    assert outcome.code == 0
-    assert time.monotonic() - begin >= len(TONE) / 16_000
 
 
 async def test_words_are_printed_while_the_recording_is_sent(question: Path) -> None:
     printed = asyncio.Event()
 
     async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.receive(UPDATE)
-        await peer.receive(COMMIT)
-        await peer.receive(APPEND)
+        await begun(peer, UPDATE, COMMIT, APPEND)
         await peer.send(delta(" good"))
         await asyncio.wait_for(printed.wait(), PATIENCE_S)
         while (await peer.request())["type"] == APPEND:
@@ -148,26 +151,15 @@ async def test_ctrl_c_ends_what_comes_from_a_pipe_and_its_text_is_printed() -> N
     heard = asyncio.Event()
 
     async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.receive(UPDATE)
-        await peer.receive(COMMIT)
-        await peer.receive(APPEND)
+        await begun(peer, UPDATE, COMMIT, APPEND)
         heard.set()
         assert (await peer.receive(COMMIT))["final"] is True
         await peer.send(delta(" good"), done(" good"))
         await peer.socket.wait_closed()
 
     async with replay(script) as url:
-        process = await asyncio.create_subprocess_exec(
-            *ANTIPHON,
-            "transcribe",
-            "-",
-            "--url",
-            url,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(*ANTIPHON, "transcribe", "-", "--url", url, **pipes)
         assert process.stdin is not None
         process.stdin.write(PCM[:1600].tobytes())
         await asyncio.wait_for(heard.wait(), PATIENCE_S)
@@ -186,10 +178,7 @@ async def test_second_ctrl_c_ends_everything() -> None:
     heard, final = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.receive(UPDATE)
-        await peer.receive(COMMIT)
-        await peer.receive(APPEND)
+        await begun(peer, UPDATE, COMMIT, APPEND)
         heard.set()
         await peer.receive(COMMIT)
         final.set()
@@ -226,22 +215,14 @@ async def test_standard_input_that_cannot_be_heard(piped: bytes | str, text: str
         write_wav(tmp_path / "music.wav", TONE, int(piped))
         piped = (tmp_path / "music.wav").read_bytes()
 
-    async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.socket.wait_closed()
-
-    outcome = await transcribe(script, "-", piped=piped)
+    outcome = await transcribe(silent, "-", piped=piped)
 
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith(text)
 
 
 async def test_no_standard_input_at_all() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.socket.wait_closed()
-
-    async with replay(script) as url:
+    async with replay(silent) as url:
         command = shlex.join([*ANTIPHON, "transcribe", "-", "--url", url])
         process = await asyncio.create_subprocess_shell(f"{command} <&-", stderr=subprocess.PIPE)
         _, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
@@ -249,55 +230,49 @@ async def test_no_standard_input_at_all() -> None:
     assert (process.returncode, err[:33]) == (2, b"Standard input held no audio. Pip")
 
 
-async def test_server_that_ends_it_early_says_why(question: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_heard", "ending", "said"),
+    [
+        (
+            False,
+            ("idle_timeout", "No audio came for 30 s."),
+            "did not go on: No audio came for 30 s (idle_timeout).\n",
+        ),
+        (True, ("context_full", "The context is full."), "context_full"),
+    ],
+    ids=["early", "after the text"],
+)
+async def test_server_that_ends_it_says_why(
+    question: Path, is_heard: bool, ending: tuple[str, str], said: str
+) -> None:
     async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.receive(UPDATE)
-        await peer.receive(COMMIT)
-        await peer.send(delta(" good"), done(" good"), fault("idle_timeout", "No audio came for 30 s."))
+        await begun(peer, UPDATE)
+        if is_heard:
+            await utterance(peer)
+        else:
+            await peer.receive(COMMIT)
+        await peer.send(delta(" good"), done(" good"), fault(*ending))
         await peer.socket.wait_closed()
 
-    outcome = await transcribe(script, question, "--realtime")
+    outcome = await transcribe(script, question, *([] if is_heard else ["--realtime"]))
 
     assert (outcome.code, outcome.out) == (1, "good\n")
-    assert outcome.err == "The server did not go on: No audio came for 30 s (idle_timeout).\n"
+    assert said in outcome.err
 
 
-async def test_what_the_server_adds_after_the_text_is_told(question: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.receive(UPDATE)
-        await utterance(peer)
-        await peer.send(delta(" good"), done(" good"), fault("context_full", "The context is full."))
-        await peer.socket.wait_closed()
-
-    outcome = await transcribe(script, question)
-
-    assert (outcome.code, outcome.out) == (1, "good\n")
-    assert "context_full" in outcome.err
-
-
-async def test_model_that_is_not_served(question: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.receive(UPDATE)
+async def test_model_that_is_not_served_and_a_lost_server_are_told(question: Path) -> None:
+    async def refuse(peer: Peer) -> None:
+        await begun(peer, UPDATE)
         await peer.send(fault("model_not_found", "There is no model 'sphinx'."))
         await peer.socket.wait_closed()
 
-    outcome = await transcribe(script, question, "--model", "sphinx")
-
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "There is no model 'sphinx'." in outcome.err
-
-
-async def test_lost_server(question: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.send(GREETING)
-        await peer.receive(UPDATE)
-        await peer.receive(COMMIT)
+    async def leave(peer: Peer) -> None:
+        await begun(peer, UPDATE, COMMIT)
         await peer.socket.close(1012)
 
-    outcome = await transcribe(script, question, "--realtime")
+    refused = await transcribe(refuse, question, "--model", "sphinx")
+    lost = await transcribe(leave, question, "--realtime")
 
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith("The session ended: server_shutdown (code 1012).")
+    assert (refused.code, refused.out, lost.code, lost.out) == (1, "", 1, "")
+    assert "There is no model 'sphinx'." in refused.err
+    assert lost.err.startswith("The session ended: server_shutdown (code 1012).")

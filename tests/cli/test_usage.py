@@ -2,26 +2,27 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.cli.support.process import run_cli
 from tests.support.redis_server import RedisServer
 from ws_adapter.usage.line import UsageLine, encode
 
+SESSION: Any = {
+    **{"session_id": "sess_1", "model": "antiphon-mini", "mode": "chat", "dialect": "chat"},
+    **{"via": "websocket", "reason": "done"},
+}
+
 
 def line(day: str, key: str | None, seconds: float, tokens: int) -> bytes:
     told = UsageLine(
         at=f"{day}T12:00:00.000+00:00",
-        session_id="sess_1",
         key=key,
         key_id="0123456789ab" if key else None,
-        model="antiphon-mini",
-        mode="chat",
-        dialect="chat",
-        via="websocket",
         seconds=seconds,
         input_tokens=tokens,
         output_tokens=2 * tokens,
-        reason="done",
+        **SESSION,
     )
     return encode(told) + b"\n"
 
@@ -41,17 +42,12 @@ def test_log_is_summed_by_day_key_and_model(tmp_path: Path) -> None:
     ]
     assert done.err == "Lines that could not be read and are left out: 1\n"
     rows = [json.loads(row) for row in run_cli("usage", "--json", one).out.splitlines()]
+    absent = run_cli("usage", tmp_path / "none")
+    assert (absent.code, "No such file" in absent.err) == (2, True)
     assert rows[0] == {
         **{"day": "2026-11-26", "key": "alice", "model": "antiphon-mini", "sessions": 1},
         **{"seconds": 1.5, "input_tokens": 10, "output_tokens": 20},
     }
-
-
-def test_log_that_is_not_there(tmp_path: Path) -> None:
-    done = run_cli("usage", tmp_path / "none")
-
-    assert done.code == 2
-    assert "No such file" in done.err
 
 
 def test_keys_are_shared(tmp_path: Path, redis_server: RedisServer) -> None:

@@ -49,9 +49,11 @@ def test_vllm_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest
     monkeypatch.setattr(failure, "find_spec", lambda name: None if name == "vllm" else find(name))
     outcome = run_here("worker", "--engine", "vllm")
     assert outcome.code == 2
-    assert outcome.err == (
-        "`antiphon worker --engine vllm` needs vLLM. Install with: pip install 'antiphon[vllm]'\n"
-    )
+    remedy = "pip install 'antiphon[vllm]'"
+    assert outcome.err == f"`antiphon worker --engine vllm` needs vLLM. Install with: {remedy}\n"
+    outcome = run_here("worker", "--quantization", "awq")
+    assert outcome.code == 2
+    assert outcome.err == "quantization is for vLLM: leave it out, or pass --engine vllm.\n"
 
 
 def test_max_model_len_is_another_name_of_the_context_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +66,3 @@ def test_max_model_len_is_another_name_of_the_context_limit(monkeypatch: pytest.
     monkeypatch.setattr(inference_service.app, "serve", serve)
     assert run_here("worker", "--max-model-len", "99").code == 0
     assert [it.context_limit for it in seen] == [99]
-
-
-def test_options_of_vllm_without_it_are_refused_by_name() -> None:
-    outcome = run_here("worker", "--quantization", "awq")
-    assert outcome.code == 2
-    assert outcome.err == "quantization is for vLLM: leave it out, or pass --engine vllm.\n"

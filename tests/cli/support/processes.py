@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGTERM
 
 from tests.support.patience import PATIENCE_S
 
@@ -43,17 +44,10 @@ class Serve:
         self.scratch = scratch
         self.banner = ""
         self._log = scratch / "stderr.log"
+        program = [sys.executable, "-m", "tests.cli.support.scripted_antiphon"]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.cli.support.scripted_antiphon",
-                    "serve",
-                    "--port",
-                    "0",
-                    *arguments,
-                ],
+                [*program, "serve", "--port", "0", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -84,10 +78,7 @@ class Serve:
 
     def children(self) -> dict[str, int]:
         """Command -> process id, of the two that it started."""
-        found = processes_naming(str(self.scratch / "antiphon-"))
-        return {
-            name: pid for pid, line in found.items() for name in ("worker", "adapter") if f" {name} " in line
-        }
+        return {name: pid for name in ("worker", "adapter") for pid in self.pids(name)}
 
     def pids(self, command: str) -> set[int]:
         """Those of all its workers, or of all its adapters."""
@@ -109,6 +100,12 @@ class Serve:
     def wait(self, within_s: float = PATIENCE_S) -> int:
         """The exit code."""
         return self.process.wait(within_s)
+
+    def stop(self, number: int = SIGTERM, code: int = 0) -> None:
+        """Signals it, upon which it has to end with this exit code and leave nothing."""
+        self.process.send_signal(number)
+        assert self.wait() == code
+        self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
         """No process, no socket, no file."""

@@ -50,20 +50,15 @@ async def target_of(owners: SessionOwners, claim: Claim) -> str | None:
 
 
 async def test_token_leads_to_the_adapter_that_made_it() -> None:
-    told = Told(peer("a"), peer("b", "10.0.0.2:8010"), peer("c", ""))
+    near, far = peer("n", "unix:/run/a.sock"), peer("f", "unix:/run/b.sock", host="elsewhere")
+    told = Told(peer("a"), peer("b", "10.0.0.2:8010"), peer("c", ""), near, far)
     owners = owners_of(told, ManualClock())
 
     assert await target_of(owners, claim_of("b")) == "10.0.0.2:8010"
     assert await owners.find(claim_of("c")) is None, "it takes no forwarded connections"
     assert await owners.find(claim_of("d")) is None
-
-
-async def test_unix_socket_of_another_machine_is_not_dialled() -> None:
-    told = Told(peer("a", "unix:/run/a.sock"), peer("b", "unix:/run/b.sock", host="elsewhere"))
-    owners = owners_of(told, ManualClock())
-
-    assert await target_of(owners, claim_of("a")) == "unix:/run/a.sock"
-    assert await owners.find(claim_of("b")) is None
+    assert await target_of(owners, claim_of("n")) == "unix:/run/a.sock"
+    assert await owners.find(claim_of("f")) is None, "a Unix socket of another machine"
 
 
 async def test_crowd_has_redis_asked_once() -> None:

@@ -68,6 +68,17 @@ async def pair(server: RedisServer, folder: Path) -> AsyncIterator[Pair]:
         yield Pair(*stacks)
 
 
+async def moved_session(two: Pair) -> tuple[str, int]:
+    """The token of a session that was lost at its owner, and how many events its client has seen."""
+    async with two.owner.client(PATH) as client:
+        await client.until("session.queue_done")
+        await client.send(INIT)
+        token = (await client.until("session.created"))[-1]["resume"]["token"]
+        seen = len(client.events)
+        client.socket.transport.abort()
+    return token, seen
+
+
 async def answer_of(stack: Stack, target: str) -> tuple[str, int | None]:
     """What a client is told, and the close code. On a busy machine a handshake may take too long."""
     async with asyncio.timeout(PATIENCE_S):
@@ -127,12 +138,7 @@ async def test_session_goes_on_at_the_other_process_with_what_was_missed(
 
 async def test_owner_that_is_stopped_is_told_by_name(redis_server: RedisServer, folder: Path) -> None:
     async with pair(redis_server, folder) as two:
-        async with two.owner.client(PATH) as client:
-            await client.until("session.queue_done")
-            await client.send(INIT)
-            token = (await client.until("session.created"))[-1]["resume"]["token"]
-            seen = len(client.events)
-            client.socket.transport.abort()
+        token, seen = await moved_session(two)
         async with coming_back(two.other, resumed(PATH, token, seen)) as (client, told):
             assert told["type"] == "session.resumed"
             token = told["resume"]["token"]
@@ -141,10 +147,8 @@ async def test_owner_that_is_stopped_is_told_by_name(redis_server: RedisServer, 
             client.socket.transport.abort()
         os.kill(two.owner.process.pid, signal.SIGSTOP)
         try:
-            assert await answer_of(two.other, resumed(PATH, token, seen + 1)) == (
-                "error:service_unavailable",
-                1013,
-            )
+            answer = await answer_of(two.other, resumed(PATH, token, seen + 1))
+            assert answer == ("error:service_unavailable", 1013)
         finally:
             os.kill(two.owner.process.pid, signal.SIGCONT)
 
@@ -153,12 +157,7 @@ async def test_owner_that_was_killed_has_no_sessions_any_more(
     redis_server: RedisServer, folder: Path
 ) -> None:
     async with pair(redis_server, folder) as two:
-        async with two.owner.client(PATH) as client:
-            await client.until("session.queue_done")
-            await client.send(INIT)
-            token = (await client.until("session.created"))[-1]["resume"]["token"]
-            seen = len(client.events)
-            client.socket.transport.abort()
+        token, seen = await moved_session(two)
         async with coming_back(two.other, resumed(PATH, token, seen)) as (client, told):
             assert told["type"] == "session.resumed"
             token = told["resume"]["token"]

@@ -98,9 +98,7 @@ async def test_owner_that_answers_nothing_is_given_up(monkeypatch: pytest.Monkey
         await until(lambda: scene.over)
 
 
-async def test_client_that_takes_nothing_is_cut_although_its_owner_has_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_client_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "STALL_S", 0.05)
     async with relayed() as scene:
         scene.owner[1].write(bytes(2**22))

@@ -77,9 +77,7 @@ async def test_trap_1_the_subprotocol_answered_is_realtime_and_never_the_key(
         assert (await client.next())["type"] == "session.created"
 
 
-async def test_trap_2_the_session_is_the_first_event_and_unknown_headers_mean_nothing(
-    keys: KeyFile,
-) -> None:
+async def test_trap_2_the_session_is_the_first_event_and_unknown_headers_mean_nothing(keys: KeyFile) -> None:
     headers = {
         **keys.bearer("alice"),
         "OpenAI-Organization": "org_1",

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from antiphon_service.pools import STABLE, pool_name
-from antiphon_service.redis import (
-    DIRECTORY,
-    call,
-    connect,
-    disconnect,
-    prefix,
-)
+from antiphon_service.redis import DIRECTORY, call, connect, disconnect, prefix
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
@@ -44,12 +38,7 @@ class Backend(Protocol):
         """Runs from its first use on."""
 
     async def open(
-        self,
-        name: str,
-        slots: int,
-        model: str = MODEL,
-        modes: Iterable[Mode] = Mode,
-        revision: str = STABLE,
+        self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode, revision: str = STABLE
     ) -> None:
         """A worker comes."""
 
@@ -100,12 +89,7 @@ class InProcessBackend:
         self.dispatcher = InProcessDispatcher(self.registry, LoopClock(), rules)
 
     async def open(
-        self,
-        name: str,
-        slots: int,
-        model: str = MODEL,
-        modes: Iterable[Mode] = Mode,
-        revision: str = STABLE,
+        self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode, revision: str = STABLE
     ) -> None:
         self.registry.put(name, slots, model, modes, revision)
 
@@ -232,12 +216,7 @@ class RedisBackend:
             dispatcher.workers_changed()
 
     async def open(
-        self,
-        name: str,
-        slots: int,
-        model: str = MODEL,
-        modes: Iterable[Mode] = Mode,
-        revision: str = STABLE,
+        self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode, revision: str = STABLE
     ) -> None:
         pool = pool_name(model, modes)
         age(self.server, pool)

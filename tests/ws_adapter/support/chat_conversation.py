@@ -7,10 +7,9 @@ from typing import Any, Final
 import numpy as np
 from msgspec import structs
 
-from antiphon.contract import Reason
-from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
+from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat, State
@@ -26,12 +25,10 @@ from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Action, Machine, Offload, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
-    Failed,
     Finish,
     Moved,
     Piece,
     Prefilled,
-    Signal,
     UnitDone,
     UnitEnd,
 )
@@ -64,7 +61,7 @@ def f32(seconds: float = 1.0, rate: int = 16_000, level: float = 0.1) -> str:
     return base64.b64encode(np.full(round(seconds * rate), level, "<f4").tobytes()).decode()
 
 
-class Jar:
+class Jar(Driven):
     """A chat with a clock of its own; `sent` holds the events as a client would parse them.
 
     `slots` writes down what was asked of the queue. What is to run beside the event loop runs when the test
@@ -74,20 +71,14 @@ class Jar:
     path = ""
 
     def __init__(self, catalogue: Catalogue | None = CATALOGUE, read_now: bool = True, **limits: Any) -> None:
-        self.now = 1000.0
         self.limits = Limits(**limits)
-        self.sent: list[Event] = []
+        super().__init__(self.path, catalogue, self.limits)
         self.slots: list[str] = []
-        self.configured: list[OpenWorkerSession] = []
         self.runs: list[RunTurn] = []
-        self.closed: CloseSocket | None = None
         self.after_close: list[Action] = []
         self.offload: Offload | None = None
         self._read_now = read_now
-        self._ids = 0
-        self._catalogue = catalogue
-        self._observer = Observer(self.path)
-        self.machine = self._make()
+        self.dialect = self.machine = self._make()
         self.do(self.machine.opened(self.now))
 
     def _make(self) -> Machine:
@@ -96,17 +87,13 @@ class Jar:
     def move(self, *, has_journal: bool = True) -> list[Event]:
         """The adapter dies, and another one goes on; without a journal the worker is lost with it."""
         state, blobs = save(self.machine, self.now, has_journal=has_journal)
-        self.machine = self._make()
+        self.dialect = self.machine = self._make()
         told = self.do(self.machine.restore(state, blobs, self.now))
         return [*told, *(self.worker(Moved(0.0)) if has_journal and self.closed is None else ())]
 
     def _hears(self) -> bool:
         """Whether a frame that comes now is looked at."""
         return not self.machine.is_over
-
-    def _new_token(self) -> str:
-        self._ids += 1
-        return f"{self._ids:012x}"
 
     def _known(self) -> Catalogue | None:
         return self._catalogue
@@ -115,8 +102,6 @@ class Jar:
     def turn(self) -> Turn:
         """The one that runs, or ran last."""
         return self.runs[-1].turn
-
-    # ------------------------------------------------------------------------------------------ driving
 
     def client(self, event: Any, *, drops_input: bool = False) -> list[Event]:
         """Sends a frame; returns the server's events that it caused at once."""
@@ -137,19 +122,9 @@ class Jar:
     def queue(self, position: int = 1, length: int = 1, wait_s: float = 12.34) -> list[Event]:
         return self.do(self.machine.queued(Place(position, wait_s, "ticket_5f0c9a17be42", length, False)))
 
-    def grant(self) -> list[Event]:
-        """A worker waits for the config."""
-        return self.do(self.machine.granted(self.now))
-
     def ready(self, **fields: Any) -> list[Event]:
         """It has got it."""
         return self.worker(ready_signal(**fields))
-
-    def worker(self, *signals: Signal) -> list[Event]:
-        start = len(self.sent)
-        for signal in signals:
-            self.do(self.machine.signal(signal, self.now))
-        return self.sent[start:]
 
     def prefilled(self, tokens: TokenUsage = READ) -> list[Event]:
         return self.worker(Prefilled(1, NO_TIMINGS, tokens=tokens))
@@ -162,19 +137,6 @@ class Jar:
     ) -> list[Event]:
         tokens = counted.tokens(input_text=27, output_text=4)
         return self.worker(UnitDone(1, end, 31, **{"tokens": tokens, "finish": finish, **fields}))
-
-    def fail(self, reason: Reason) -> list[Event]:
-        return self.worker(Failed(reason))
-
-    def wait(self, seconds: float) -> list[Event]:
-        """Lets time pass, ticking exactly at each deadline on the way."""
-        start = len(self.sent)
-        until = self.now + seconds
-        while (due := self.machine.deadline) is not None and due <= until:
-            self.now = max(self.now, due)
-            self.do(self.machine.tick(self.now, False))
-        self.now = until
-        return self.sent[start:]
 
     def do(self, actions: list[Action]) -> list[Event]:
         start = len(self.sent)

@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import structs
 
 from antiphon.contract import Reason
-from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
+from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.actions import (
     CancelUnits,
@@ -22,8 +22,8 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
-from ws_adapter.protocol.core.machine import Action, Offload
-from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Ready, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.machine import Action, Apart
+from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
@@ -50,7 +50,7 @@ CLOSE: Event = {"type": "session.close", "reason": "user_stop"}
 SPEECH = np.full(24_000, 0.25, "<f4").tobytes()
 
 
-class Conversation:
+class Conversation(Driven):
     """One dialect with a clock of its own; `sent` holds the events as a client would parse them.
 
     With `hold_output` sent events stay in an outbox until `flush_output`, so that they can be withdrawn.
@@ -63,19 +63,15 @@ class Conversation:
         mode: Mode = Mode.AUDIO,
         **limits: Any,
     ):
-        self.now = 1000.0
-        self.sent: list[Event] = []
+        self.limits = Limits(**limits)
+        self._tokens = 0
+        vocabulary = self.vocabulary(mode)
+        path = "/ws/duplex" if vocabulary.opener == "prepare" else "/v1/realtime"
+        super().__init__(path, catalogue, self.limits)
         self.runs: list[RunUnit] = []
-        self.cancelled: list[int] = []
-        self.configured: list[OpenWorkerSession] = []
-        self.closed: CloseSocket | None = None
         self.after_close: list[Action] = []
-        self._ids = 0
         self._hold_output = hold_output
         self._outbox: list[tuple[Send, Event]] = []
-        self.limits = Limits(**limits)
-        vocabulary = self.vocabulary(mode)
-        self._observer = Observer("/ws/duplex" if vocabulary.opener == "prepare" else "/v1/realtime")
         self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_token)
 
     def vocabulary(self, mode: Mode) -> Vocabulary:
@@ -84,12 +80,6 @@ class Conversation:
             "sess_0123456789ab", mode, self.limits.max_append_s, self._new_token, lambda: "rt_1795159650250"
         )
 
-    def _new_token(self) -> str:
-        self._ids += 1
-        return f"{self._ids:012x}"
-
-    # ------------------------------------------------------------------------------------------ driving
-
     def client(self, event: Event | bytes | list[Any], *, is_proper: bool = True) -> list[Event]:
         """Sends one client event; returns the server's events that it caused at once.
 
@@ -97,36 +87,17 @@ class Conversation:
         """
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
         is_over = self.dialect.is_over
-        told = self._do(self.dialect.text_frame(frame, self.now))
+        told = self.do(self.dialect.text_frame(frame, self.now))
         is_refused = is_over or any(answer["type"] == "error" for answer in told)
         if is_proper and isinstance(event, dict) and not is_refused:
             self._observer.client_was_heard(event)
         return told
 
-    def worker(self, *signals: Signal) -> list[Event]:
-        start = len(self.sent)
-        for signal in signals:
-            self._do(self.dialect.signal(signal, self.now))
-        return self.sent[start:]
-
-    def do(self, actions: list[Action]) -> list[Event]:
-        return self._do(actions)
-
-    def wait(self, seconds: float, others_wait: bool = False) -> list[Event]:
-        """Lets time pass, ticking exactly at each deadline on the way."""
-        start = len(self.sent)
-        until = self.now + seconds
-        while (due := self.dialect.deadline) is not None and due <= until:
-            self.now = max(self.now, due)
-            self._do(self.dialect.tick(self.now, others_wait))
-        self.now = until
-        return self.sent[start:]
-
     def flush_output(self, events: int | None = None) -> None:
         """Lets the oldest events of the outbox, or all, leave it: they can no longer be withdrawn."""
         del self._outbox[:events]
 
-    def _do(self, actions: list[Action]) -> list[Event]:
+    def do(self, actions: list[Action]) -> list[Event]:
         start = len(self.sent)
         waiting = deque(actions)
         while waiting:
@@ -147,7 +118,7 @@ class Conversation:
                     self.configured.append(action)
                 case Withdraw(response_id=response_id):
                     waiting.extend(self._withdraw(response_id))
-                case Offload(work=work):
+                case Apart(work=work):
                     waiting.extend(work()(self.now))
                 case CloseSocket():
                     self.closed = action
@@ -172,10 +143,8 @@ class Conversation:
         self.sent = [told for told in self.sent if id(told) not in gone]
         return self.dialect.withdrawn([send for send, _ in taken])
 
-    # -------------------------------------------------------------------------------------- short cuts
-
     def connect(self) -> None:
-        self._do(self.dialect.granted(self.now))
+        self.do(self.dialect.granted(self.now))
 
     def activate(self, payload: Event | None = None, **ready: Any) -> Event:
         """Through to ACTIVE; returns `session.created`."""
@@ -200,18 +169,10 @@ class Conversation:
     def speak(self, unit: int, text: str = "Seven", end: UnitEnd = UnitEnd.CHUNK) -> list[Event]:
         return self.finish(unit, end, text, SPEECH)
 
-    def fail(self, reason: Reason) -> list[Event]:
-        return self.worker(Failed(reason))
-
 
 def ready_signal(**fields: Any) -> Ready:
-    values = {
-        "prompt_tokens": 58,
-        "context_limit": 8192,
-        "max_units_in_flight": 2,
-        "generate_audio": True,
-    } | fields
-    return Ready(**values)
+    values = {"prompt_tokens": 58, "context_limit": 8192, "max_units_in_flight": 2, "generate_audio": True}
+    return Ready(**(values | fields))
 
 
 def kinds(events: list[Event]) -> list[str]:

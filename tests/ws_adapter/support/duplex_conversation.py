@@ -50,18 +50,12 @@ class DuplexConversation(Conversation):
         super().__init__(mode=mode, **{"silence_tail_units": 0, **options})
 
     def vocabulary(self, mode: Mode) -> Vocabulary:
-        return Duplex(
-            "omni_k3f9",
-            mode,
-            self.limits,
-            self._new_token,
-            announces_slot=not self._bare,
-            recording_id=self._recording_id,
-        )
+        how: Any = {"announces_slot": not self._bare, "recording_id": self._recording_id}
+        return Duplex("omni_k3f9", mode, self.limits, self._new_token, **how)
 
-    def _do(self, actions: list[Action]) -> list[Event]:
+    def do(self, actions: list[Action]) -> list[Event]:
         self.notes += [action.text for action in actions if isinstance(action, Note)]
-        return super()._do(actions)
+        return super().do(actions)
 
     def activate(self, payload: Event | None = None, **ready: Any) -> Event:
         """Through to ACTIVE; returns `prepared`."""

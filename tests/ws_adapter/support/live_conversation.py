@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.contract import Reason
-from tests.support.schemas import Event, Observer
+from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, SPEECH, ready_signal
+from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.hearing import Hearing
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
@@ -25,13 +25,11 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
+from ws_adapter.protocol.core.machine import Action, Apart, Transcribe
 from ws_adapter.protocol.core.signals import (
-    Failed,
     Finalized,
     Moved,
     Piece,
-    Signal,
     TextPurpose,
     UnitDone,
     UnitEnd,
@@ -56,17 +54,13 @@ def append(seconds: float = 1.0, level: float = 0.0, format: Format = PCM_24K) -
     return {"type": "session.input_audio.append", "audio": base64.b64encode(format.encode(samples)).decode()}
 
 
-class LiveConversation:
+class LiveConversation(Driven):
     """One session with a clock of its own; `sent` holds the events as a client would parse them."""
 
     def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
-        self.now = 1000.0
-        self.sent: list[Event] = []
+        super().__init__("/v1/live/sessions", catalogue, Limits(**limits))
         self.runs: list[RunUnit] = []
-        self.cancelled: list[int] = []
-        self.configured: list[OpenWorkerSession] = []
         self.has_slot = False
-        self.closed: CloseSocket | None = None
         self.finished = 0
         """Units that the worker has answered."""
         self.is_held = False
@@ -75,10 +69,8 @@ class LiveConversation:
         self.transcribing: list[Transcribe] = []
         """Speech whose words are awaited, the oldest first."""
         self._hearing = Hearing()
-        self._observer = Observer("/v1/live/sessions")
-        self._limits, self._catalogue = Limits(**limits), catalogue
         self.dialect = self.new_dialect()
-        self._do(self.dialect.opened(self.now))
+        self.do(self.dialect.opened(self.now))
 
     def new_dialect(self) -> Live:
         """Another machine of the same session."""
@@ -92,40 +84,9 @@ class LiveConversation:
         state, blobs = save(self.dialect, self.now)
         self.dialect, self.transcribing = self.new_dialect(), []
         self._hearing.restart()
-        return self._do(self.dialect.restore(state, blobs, self.now)) + self.worker(Moved(0.0))
-
-    # ------------------------------------------------------------------------------------------ driving
-
-    def client(self, event: Event | bytes) -> list[Event]:
-        """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
-        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-        told = self._do(self.dialect.text_frame(frame, self.now))
-        if isinstance(event, dict) and not any(answer["type"] == "error" for answer in told):
-            self._observer.client_was_heard(event)
-        return told
-
-    def worker(self, *signals: Signal) -> list[Event]:
-        before = len(self.sent)
-        for signal in signals:
-            self._do(self.dialect.signal(signal, self.now))
-        return self.sent[before:]
-
-    def grant(self) -> None:
-        self._do(self.dialect.granted(self.now))
-
-    def wait(self, seconds: float) -> list[Event]:
-        """Lets time pass, ticking exactly at each deadline on the way."""
-        before, until = len(self.sent), self.now + seconds
-        while (due := self.dialect.deadline) is not None and due <= until:
-            self.now = max(self.now, due)
-            self._do(self.dialect.tick(self.now, others_wait=False))
-        self.now = until
-        return self.sent[before:]
+        return self.do(self.dialect.restore(state, blobs, self.now)) + self.worker(Moved(0.0))
 
     def do(self, actions: list[Action]) -> list[Event]:
-        return self._do(actions)
-
-    def _do(self, actions: list[Action]) -> list[Event]:
         before = len(self.sent)
         for action in actions:
             assert self.closed is None, f"{action} after the end"
@@ -148,17 +109,15 @@ class LiveConversation:
                     self.has_slot = True
                 case LeaveSlot():
                     self.has_slot = False
-                case Offload(work=work):
-                    self._do(work()(self.now))
+                case Apart(work=work):
+                    self.do(work()(self.now))
                 case Detect(samples=samples):
-                    self._do(self.dialect.detected(self._hearing.scores(samples), self.now))
+                    self.do(self.dialect.detected(self._hearing.scores(samples), self.now))
                 case Transcribe():
                     self.transcribing.append(action)
                 case CloseSocket():
                     self.closed = action
         return self.sent[before:]
-
-    # -------------------------------------------------------------------------------------- short cuts
 
     def begin(self, *, reads: frozenset[TextPurpose] = frozenset(), **session: Any) -> Event:
         """Through to ACTIVE, with a model that reads texts for these purposes; returns `session.started`."""
@@ -189,10 +148,7 @@ class LiveConversation:
         item = self.transcribing[0]
         if not isinstance(news, InputTranscriptDelta):
             del self.transcribing[0]
-        return self._do(item.tell(news, self.now))
-
-    def fail(self, reason: Reason) -> list[Event]:
-        return self.worker(Failed(reason))
+        return self.do(item.tell(news, self.now))
 
 
 def sound(events: list[Event]) -> bytes:

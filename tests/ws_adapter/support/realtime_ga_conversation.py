@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.contract import Reason
-from tests.support.schemas import Event, Observer
+from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
+from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
@@ -31,7 +31,6 @@ from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,
-    Failed,
     Finalized,
     Moved,
     Piece,
@@ -78,7 +77,7 @@ def message(text: str = "Hello", role: str = "user", **fields: Any) -> Event:
     return {"type": "conversation.item.create", "item": item}
 
 
-class RealtimeGaConversation:
+class RealtimeGaConversation(Driven):
     """One session with a clock of its own; `sent` holds the events as a client would parse them."""
 
     def __init__(
@@ -88,25 +87,20 @@ class RealtimeGaConversation:
         is_observed: bool = True,
         **limits: Any,
     ) -> None:
-        self.now = 1000.0
-        self.sent: list[Event] = []
+        limited = Limits(**{"session_limit_s": 3600.0, **limits})
+        super().__init__("/v1/realtime?model=antiphon-mini", catalogue, limited)
         self.runs: list[RunTurn] = []
         self.units: list[RunUnit] = []
         self.rewinds: list[Rewind] = []
-        self.cancelled: list[int] = []
         self.notes: list[str] = []
-        self.configured: list[OpenWorkerSession] = []
         self.transcribing: list[Transcribe] = []
         """Items whose words are awaited, the oldest first."""
         self.detecting = 0
         """Samples that were given to the detector and not told of."""
         self.has_slot = False
-        self.closed: CloseSocket | None = None
-        self._tokens = 0
-        self._observer = Observer("/v1/realtime?model=antiphon-mini") if is_observed else None
-        """Holds every event against its schema, which takes most of the time of a long conversation."""
-        self._model, self._catalogue = model, catalogue
-        self._limits = Limits(**{"session_limit_s": 3600.0, **limits})
+        self._is_observed = is_observed
+        """Whether events are held against their schemas: most of the time of a long conversation."""
+        self._model = model
         self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
 
@@ -138,19 +132,13 @@ class RealtimeGaConversation:
             self.worker(Moved(0.0))
         return self.sent[before:]
 
-    def _new_token(self) -> str:
-        self._tokens += 1
-        return f"{self._tokens:012x}"
-
-    # ------------------------------------------------------------------------------------------ driving
-
     def client(self, event: Event | bytes) -> list[Event]:
         """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
         told = self.do(self.dialect.text_frame(frame, self.now))
         is_refused = any(answer["type"] == "error" for answer in told)
         is_heard = not is_refused and not self.dialect.is_waiting
-        if self._observer is not None and isinstance(event, dict) and is_heard:
+        if self._is_observed and isinstance(event, dict) and is_heard:
             self._observer.client_was_heard(event)
         return told
 
@@ -162,18 +150,6 @@ class RealtimeGaConversation:
             self.do(self.dialect.signal(signal, self.now))
         return self.sent[before:]
 
-    def grant(self) -> list[Event]:
-        return self.do(self.dialect.granted(self.now))
-
-    def wait(self, seconds: float, others_wait: bool = False) -> list[Event]:
-        """Lets time pass, ticking exactly at each deadline on the way."""
-        before, until = len(self.sent), self.now + seconds
-        while (due := self.dialect.deadline) is not None and due <= until:
-            self.now = max(self.now, due)
-            self.do(self.dialect.tick(self.now, others_wait))
-        self.now = until
-        return self.sent[before:]
-
     def do(self, actions: list[Action]) -> list[Event]:
         before = len(self.sent)
         for action in actions:
@@ -181,7 +157,7 @@ class RealtimeGaConversation:
             match action:
                 case Send():
                     self.sent.append(json.loads(encode(action.event)))
-                    if self._observer is not None:
+                    if self._is_observed:
                         self._observer.server_said(self.sent[-1])
                 case RunTurn():
                     assert self.has_slot
@@ -220,8 +196,6 @@ class RealtimeGaConversation:
                 case _:
                     raise TypeError(action)
         return self.sent[before:]
-
-    # -------------------------------------------------------------------------------------- short cuts
 
     def begin(self, **session: Any) -> Event:
         """Through to the first settings; returns the session as it is then."""
@@ -303,9 +277,6 @@ class RealtimeGaConversation:
         if not isinstance(news, InputTranscriptDelta):
             del self.transcribing[0]
         return self.do(item.tell(news, self.now))
-
-    def fail(self, reason: Reason) -> list[Event]:
-        return self.worker(Failed(reason))
 
 
 class NativeConversation(RealtimeGaConversation):

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.contract import Reason
-from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
+from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
     CancelUnits,
@@ -56,41 +55,31 @@ def delta(text: str) -> Event:
 
 def done(text: str = "", prompt: int = PROMPT, completion: int = 0) -> Event:
     """An utterance's last event."""
-    usage = {
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + completion,
-        "completion_tokens": completion,
-        "prompt_tokens_details": None,
-        "completion_tokens_details": None,
-    }
-    return {"type": "transcription.done", "text": text, "usage": usage}
+    counts = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+    details = {"prompt_tokens_details": None, "completion_tokens_details": None}
+    return {"type": "transcription.done", "text": text, "usage": counts | details}
 
 
 EMPTY = done(prompt=0)
 
 
-class TranscriptionConversation:
+class TranscriptionConversation(Driven):
     """One socket with a clock of its own; `sent` holds the events as a client would parse them, `runs` what
     the worker of the slot that is held now was given, `heard` all that any worker was given.
     """
 
     def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
-        self.now = 1000.0
-        self.sent: list[Event] = []
+        super().__init__("/v1/transcription", catalogue, Limits(**limits))
         self.notes: list[str] = []
         self.runs: list[RunSegment] = []
         self.heard: list[RunSegment] = []
         self.finalized = 0
-        self.cancelled: list[int] = []
         self.setups: list[TranscriptionSetup] = []
-        self.closed: CloseSocket | None = None
         self.after_close: list[Action] = []
         self.slot = "none"
         """`none`, `wanted` or `held`."""
         self.taken = 0
         self.left = 0
-        self._observer = Observer("/v1/transcription")
-        self._limits, self._catalogue = Limits(**limits), catalogue
         self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
 
@@ -111,17 +100,9 @@ class TranscriptionConversation:
             self.worker(Moved(0.0))
         return self.sent[start:]
 
-    # ------------------------------------------------------------------------------------------ driving
-
-    def client(self, *events: Event | bytes | list[Any]) -> list[Event]:
+    def client(self, *events: Event | bytes | list[Any]) -> list[Event]:  # type: ignore[override]
         """Sends client events; returns the server's events that they caused at once."""
-        start = len(self.sent)
-        for event in events:
-            frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-            told = self.do(self.dialect.text_frame(frame, self.now))
-            if isinstance(event, dict) and not any(answer["type"] == "error" for answer in told):
-                self._observer.client_was_heard(event)
-        return self.sent[start:]
+        return [told for event in events for told in super(TranscriptionConversation, self).client(event)]
 
     def worker(self, *signals: Signal) -> list[Event]:
         """The worker speaks, for as long as its slot is held."""
@@ -134,16 +115,6 @@ class TranscriptionConversation:
             if isinstance(signal, Finalized):
                 self.finalized = signal.unit
             self.do(self.dialect.signal(signal, self.now))
-        return self.sent[start:]
-
-    def wait(self, seconds: float = 0.0, others_wait: bool = False) -> list[Event]:
-        """Lets time pass, ticking exactly at each deadline on the way."""
-        start = len(self.sent)
-        until = self.now + seconds
-        while (due := self.dialect.deadline) is not None and due <= until:
-            self.now = max(self.now, due)
-            self.do(self.dialect.tick(self.now, others_wait))
-        self.now = until
         return self.sent[start:]
 
     def do(self, actions: list[Action]) -> list[Event]:
@@ -183,14 +154,12 @@ class TranscriptionConversation:
                     raise AssertionError(action)
         return self.sent[start:]
 
-    # -------------------------------------------------------------------------------------- short cuts
-
-    def grant(self) -> None:
+    def grant(self) -> list[Event]:
         """A slot is attached to."""
         assert self.slot == "wanted"
         self.slot = "held"
         self.runs, self.finalized = [], 0
-        self.do(self.dialect.granted(self.now))
+        return super().grant()
 
     def serve(self, **ready: Any) -> list[Event]:
         """A slot whose worker is ready."""
@@ -230,9 +199,6 @@ class TranscriptionConversation:
         """What they heard, as int16 without repetitions."""
         pcm = np.concatenate([np.frombuffer(run.audio, "<f4") for run in self.heard]) * 32768
         return [int(level) for level in pcm[np.flatnonzero(np.diff(pcm, prepend=np.nan))]]
-
-    def fail(self, reason: Reason) -> list[Event]:
-        return self.worker(Failed(reason))
 
 
 def codes(events: list[Event]) -> list[str]:

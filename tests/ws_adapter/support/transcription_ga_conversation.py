@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from antiphon.contract import Reason
-from tests.support.schemas import Event, Observer
+from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import ready_signal
+from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.hearing import Hearing
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.saving import save
@@ -21,8 +21,8 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Become, Machine, Offload
-from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.machine import Action, Apart, Become, Machine
+from ws_adapter.protocol.core.signals import Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.transcription_ga.machine import ProtocolChooser
@@ -42,23 +42,16 @@ def update(detection: Event | None = None, **session: Any) -> Event:
     }
 
 
-class TranscriptionGaConversation:
+class TranscriptionGaConversation(Driven):
     """One session with a clock of its own; `sent` holds the events as a client would parse them."""
 
     def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
-        self.now = 1000.0
-        self.sent: list[Event] = []
+        super().__init__("/v1/realtime?intent=transcription", catalogue, Limits(**limits))
         self.runs: list[RunSegment] = []
-        self.configured: list[OpenWorkerSession] = []
-        self.cancelled: list[int] = []
         self.has_slot = False
-        self.closed: CloseSocket | None = None
-        self._tokens = 0
         self._hearing = Hearing()
         self._answered = 0
         self._left_slots = 0
-        self._observer = Observer("/v1/realtime?intent=transcription")
-        self._limits, self._catalogue = Limits(**limits), catalogue
         self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
 
@@ -79,18 +72,6 @@ class TranscriptionGaConversation:
         if self.has_slot:
             self.worker(Moved(0.0))
         return self.sent[before:]
-
-    def _new_token(self) -> str:
-        self._tokens += 1
-        return f"{self._tokens:012x}"
-
-    def client(self, event: Event | bytes) -> list[Event]:
-        """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
-        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-        told = self.do(self.dialect.text_frame(frame, self.now))
-        if isinstance(event, dict) and not any(answer["type"] == "error" for answer in told):
-            self._observer.client_was_heard(event)
-        return told
 
     def worker(self, *signals: Signal) -> list[Event]:
         before, slots = len(self.sent), self._left_slots
@@ -127,7 +108,7 @@ class TranscriptionGaConversation:
                     self._left_slots += 1
                     self.runs.clear()
                     self._answered = 0
-                case Offload(work=work):
+                case Apart(work=work):
                     self.do(work()(self.now))
                 case CloseSocket():
                     self.closed = action
@@ -154,9 +135,6 @@ class TranscriptionGaConversation:
                 Finalized(self._answered),
             )
         return self.sent[before:]
-
-    def fail(self, reason: Reason) -> list[Event]:
-        return self.worker(Failed(reason))
 
 
 def told(events: list[Event]) -> list[str]:

@@ -56,6 +56,8 @@ class Conversation(Driven):
     With `hold_output` sent events stay in an outbox until `flush_output`, so that they can be withdrawn.
     """
 
+    dialect: DuplexMachine
+
     def __init__(
         self,
         hold_output: bool = False,

@@ -37,7 +37,7 @@ class Driven:
     def do(self, actions: list[Action]) -> list[Event]:
         raise NotImplementedError
 
-    def client(self, event: Event | bytes) -> list[Event]:
+    def client(self, event: Any) -> list[Event]:
         """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
         told = self.do(self.dialect.text_frame(frame, self.now))

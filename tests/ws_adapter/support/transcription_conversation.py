@@ -100,7 +100,7 @@ class TranscriptionConversation(Driven):
             self.worker(Moved(0.0))
         return self.sent[start:]
 
-    def client(self, *events: Event | bytes | list[Any]) -> list[Event]:  # type: ignore[override]
+    def client(self, *events: Event | bytes | list[Any]) -> list[Event]:
         """Sends client events; returns the server's events that they caused at once."""
         return [told for event in events for told in super(TranscriptionConversation, self).client(event)]
 

@@ -19,19 +19,15 @@ HOLDER = bytes.fromhex(HASH)[:16]
 SESSION = b'{"type":"realtime","instructions":"Be kind."}'
 
 
-def test_any_adapter_with_the_same_key_takes_it() -> None:
+def test_any_adapter_with_the_same_key_takes_it_and_without_one_only_its_maker() -> None:
     clock = ManualClock()
-    value = ClientSecrets((KEY,), clock).make(HASH, SESSION, int(clock.unix()) + 600)
-
+    expires_at = int(clock.unix()) + 600
+    value = ClientSecrets((KEY,), clock).make(HASH, SESSION, expires_at)
     assert ClientSecrets((KEY,), clock).read(value) == Grant(HOLDER, ALL_RIGHTS, SESSION)
     assert ClientSecrets((b"x" * 32,), clock).read(value) is None
 
-
-def test_without_a_key_of_its_own_each_adapter_takes_only_its_own() -> None:
-    clock = ManualClock()
     one, other = ClientSecrets((), clock), ClientSecrets((), clock)
-    value = one.make(None, b"{}", int(clock.unix()) + 600)
-
+    value = one.make(None, b"{}", expires_at)
     assert one.read(value) == Grant(bytes(16), ALL_RIGHTS, b"{}")
     assert other.read(value) is None
 

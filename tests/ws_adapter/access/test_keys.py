@@ -188,12 +188,6 @@ async def test_without_a_key_no_websocket_opens_and_live_is_told_behind_the_upgr
         assert (await stage.request("/readyz"))[2]["free_slots"] == 2
 
 
-async def test_without_auth_credentials_mean_nothing() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
-        async with stage.client(additional_headers={"Authorization": "Bearer wrong"}) as client:
-            await client.begin()
-
-
 PAGES = {
     "/health": (200, 200, 200),
     "/healthz": (200, 200, 200),

@@ -52,10 +52,10 @@ def log(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def served(
-    keys: KeyFile, log: Path, *script: Any, slots: int = 4, **options: Any
+    key_file: KeyFile, log: Path, *script: Any, slots: int = 4, **options: Any
 ) -> AsyncIterator[Stage]:
     engine = ScriptedEngine(*(script or (listen(),)), slots=slots, info=EVERYTHING, repeat=True)
-    options = {"clock": ManualClock(), "auth": "keys", "keys": keys.path, "usage_log": log, **options}
+    options = {"clock": ManualClock(), "auth": "keys", "keys": key_file.path, "usage_log": log, **options}
     async with running_worker(engine, slots=slots, dispatcher=options.get("dispatcher")) as worker:
         workers = () if "dispatcher" in options else (worker.address,)
         async with running_adapter(*workers, **options) as stage:
@@ -248,26 +248,20 @@ async def test_figures_name_the_keys(keys: KeyFile, log: Path) -> None:
     assert told['antiphon_usage_lines_total{outcome="lost"}'] == 0
 
 
-async def test_full_disk_ends_no_session(keys: KeyFile) -> None:
+async def test_full_disk_ends_no_session_and_one_without_keys_has_a_line(keys: KeyFile, log: Path) -> None:
     async with served(keys, Path("/dev/full"), admin_port=0) as stage:
         async with client(stage, keys, "other") as one:
             await one.begin()
             await one.send(CLOSE)
             assert (await one.end())[1] == 1000
-        log = accounts_of(stage).log
-        assert log is not None
-        await until(lambda: log.lost == 1)
-
-
-async def test_session_without_keys_has_a_line_too(log: Path) -> None:
-    engine = ScriptedEngine(write("Seven."), info=EVERYTHING, repeat=True)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, usage_log=log) as stage:
-            async with stage.client(stage.address.replace("http", "ws") + CHAT) as chat:
-                await chat.send(request())
-                await chat.end()
-            [line] = await written(log, 1)
-
+        counted = accounts_of(stage).log
+        assert counted is not None
+        await until(lambda: counted.lost == 1)
+    async with served(keys, log, write("Seven."), auth="off", keys=None) as stage:
+        async with stage.client(stage.address.replace("http", "ws") + CHAT) as chat:
+            await chat.send(request())
+            await chat.end()
+        [line] = await written(log, 1)
     assert (line.key, line.key_id, line.reason) == (None, None, "done")
 
 

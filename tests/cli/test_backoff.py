@@ -1,4 +1,4 @@
-"""How long a process that ended waits for its next start."""
+"""A process that ended waits for its next start."""
 
 import random
 

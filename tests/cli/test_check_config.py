@@ -80,16 +80,6 @@ def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -
     assert half["a session", "vocoder"] == "0.19 GiB"
 
 
-def test_without_speech_there_is_no_vocoder(folder: Path) -> None:
-    told = rows(run_here("check-config", "--model", str(folder), "--no-speech").out)
-
-    assert {kind for title, kind in told if title == "a session"} == {"context", "ear"}
-
-
-def test_it_knows_the_shipped_model_too() -> None:
-    assert rows(run_here("check-config", "--model", "antiphon-mini").out)["a session", "context"] == "8.7 MiB"
-
-
 def test_on_a_gpu_it_tells_what_a_token_takes_and_what_has_not_run(folder: Path) -> None:
     usual, gpu = (
         rows(run_here("check-config", "--model", str(folder), "--slots", "2", *more).out)
@@ -101,14 +91,14 @@ def test_on_a_gpu_it_tells_what_a_token_takes_and_what_has_not_run(folder: Path)
     assert not any("token" in part for line in usual for part in line)
 
 
-def test_process_itself_counts_on_this_machine_and_not_in_memory_that_is_given(folder: Path) -> None:
-    usual, given = (
-        rows(run_here("check-config", "--model", str(folder), "--slots", "1", *more).out)
-        for more in ([], ["--memory-gib", "8"])
-    )
+def test_process_counts_on_this_machine_alone_and_there_is_no_vocoder_without_speech(folder: Path) -> None:
+    def told(*more: str) -> dict[tuple[str, str], str]:
+        return rows(run_here("check-config", "--model", str(folder), "--slots", "1", *more).out)
 
-    assert usual["process", "with libraries"].endswith("GiB")
-    assert ("process", "with libraries") not in given
+    assert told()["process", "with libraries"].endswith("GiB")
+    assert ("process", "with libraries") not in told("--memory-gib", "8")
+    assert {kind for title, kind in told("--no-speech") if title == "a session"} == {"context", "ear"}
+    assert rows(run_here("check-config", "--model", "antiphon-mini").out)["a session", "context"] == "8.7 MiB"
 
 
 def test_voices_of_recordings_do_not_count_where_none_can_be_read(folder: Path, tmp_path: Path) -> None:

@@ -96,6 +96,17 @@ def test_show_secrets_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert re.search(r'^worker\.admin_key_file = "\*{8}" +ANTIPHON_ADMIN_KEY$', done.out, re.MULTILINE)
 
 
+def test_check_valid_file_and_one_whose_settings_contradict_each_other(tmp_path: Path) -> None:
+    path = write(tmp_path, '[adapter]\nworker = ["unix:a"]\n[worker]\nslots = 4\n[serve]\nopen = false\n')
+    done = run_here("config", "check", path)
+    assert (done.code, done.out, done.err) == (0, f"{path} is valid.\n", "")
+
+    write(tmp_path, '[adapter]\nauth = "keys"\n')
+    done = run_here("config", "check", path)
+    assert done.code == 2
+    assert done.err.startswith(f"{path}: adapter: Keys need a file of keys.")
+
+
 def test_shared_variable_goes_before_the_file_and_after_that_of_the_section(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,14 +118,6 @@ def test_shared_variable_goes_before_the_file_and_after_that_of_the_section(
 
     monkeypatch.setenv("ANTIPHON_WORKER__DISPATCHER", "redis://own:1")
     assert shown("--config", path, "worker")["worker.dispatcher"][1] == "ANTIPHON_WORKER__DISPATCHER"
-
-
-def test_check_valid_file_says_so(tmp_path: Path) -> None:
-    path = write(tmp_path, '[adapter]\nworker = ["unix:a"]\n[worker]\nslots = 4\n[serve]\nopen = false\n')
-
-    done = run_here("config", "check", path)
-
-    assert (done.code, done.out, done.err) == (0, f"{path} is valid.\n", "")
 
 
 def test_check_reports_all_problems_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
@@ -173,15 +176,6 @@ def test_check_knows_the_variables_of_all_commands(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setenv("ANTIPHON_WORKER_KEY", "k" * 40)
     assert run_here("config", "check", path).code == 0
-
-
-def test_check_reports_settings_that_contradict_each_other(tmp_path: Path) -> None:
-    path = write(tmp_path, '[adapter]\nauth = "keys"\n')
-
-    done = run_here("config", "check", path)
-
-    assert done.code == 2
-    assert done.err.startswith(f"{path}: adapter: Keys need a file of keys.")
 
 
 @pytest.mark.parametrize(
@@ -271,17 +265,15 @@ def test_variables_of_a_kubernetes_service_are_no_settings() -> None:
     assert "tcp:" not in done.out
 
 
+def test_help_works_beside_a_broken_file() -> None:
+    assert run_cli("worker", "--help", env=os.environ | {"ANTIPHON_CONFIG": "/none"}).code == 0
+
+
 def test_child_gets_no_setting_beside_its_arguments() -> None:
     shared = {"ANTIPHON_WORKER_KEY": "k", "PATH": "/bin"}
     own = {"ANTIPHON_CONFIG": "f", "ANTIPHON_ADAPTER__PORT": "1", "ANTIPHON_WORKER__SLOTS": "1"}
 
     assert without_settings(shared | own) == shared
-
-
-def test_help_works_beside_a_broken_file() -> None:
-    done = run_cli("worker", "--help", env=os.environ | {"ANTIPHON_CONFIG": "/none"})
-
-    assert done.code == 0
 
 
 def test_reference_page_is_up_to_date() -> None:

@@ -1,4 +1,4 @@
-"""What went wrong, why, and what to do: each text with its exit code, and never a traceback."""
+"""A command that fails tells the cause and the remedy, with its exit code and without a traceback."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""What the commands say about themselves."""
+"""The commands show their help, usage and version."""
 
 import argparse
 import dataclasses

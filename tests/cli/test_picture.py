@@ -27,11 +27,8 @@ def opened(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-def test_limits_are_those_of_the_server() -> None:
+async def test_picture_over_the_limit_of_the_server_is_scaled_down_and_that_is_told(tmp_path: Path) -> None:
     assert (MOST_BYTES, MOST_PIXELS) == (MAX_FRAME_BYTES, MAX_FRAME_PIXELS)
-
-
-async def test_picture_over_the_limit_is_scaled_down_and_that_is_told(tmp_path: Path) -> None:
     photo = tmp_path / "photo.jpg"
     noise(2400, 1800).save(photo, quality=95)
     requests = Requests("Noise.")
@@ -47,15 +44,11 @@ async def test_picture_over_the_limit_is_scaled_down_and_that_is_told(tmp_path: 
     assert picture.width * picture.height <= MAX_FRAME_PIXELS
     assert picture.width / picture.height == pytest.approx(4 / 3, rel=0.01)
 
-
-async def test_picture_within_the_limit_is_sent_as_it_is(tmp_path: Path) -> None:
-    photo = tmp_path / "photo.png"
-    noise(500, 500).save(photo)
-    requests = Requests("Noise.")
-    outcome = await chat(requests.answer, "What is it?", "--image", photo)
-
+    within = tmp_path / "within.png"
+    noise(500, 500).save(within)
+    outcome = await chat((requests := Requests("Noise.")).answer, "What is it?", "--image", within)
     assert outcome.err == ""
-    assert base64.b64decode(requests[0]["messages"][0]["content"][0]["data"]) == photo.read_bytes()
+    assert base64.b64decode(requests[0]["messages"][0]["content"][0]["data"]) == within.read_bytes()
 
 
 def test_scaled_picture_stands_upright(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What commands say while they wait for a slot."""
+"""Commands tell their place while they wait for a slot."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What every test of the adapter gets: nothing may be left over after it. And what some ask for."""
+"""Fixtures of all tests of the adapter: nothing may be left over after one."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a prober finds wrong: an exchange that keeps the rules, and one event of it changed."""
+"""A prober finds one changed event in an exchange that keeps the rules."""
 
 import base64
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a prober finds wrong with the default voice of a server."""
+"""A prober checks the default voice of a server."""
 
 import base64
 import json

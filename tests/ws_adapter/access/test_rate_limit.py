@@ -1,4 +1,4 @@
-"""How often, and how many times at once, an address or a key may connect."""
+"""An address or a key may connect only so often, and so many times at once."""
 
 import asyncio
 from ipaddress import ip_address, ip_network

@@ -1,4 +1,4 @@
-"""How an adapter introduces a client: what answers the challenge is read, and nothing else."""
+"""An adapter introduces a client: the answer to the challenge is read, and nothing else."""
 
 import pytest
 

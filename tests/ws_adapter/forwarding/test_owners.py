@@ -1,4 +1,4 @@
-"""Which adapter a token leads to, by what Redis told of them."""
+"""A token leads to the adapter that made it, by the list of adapters in Redis."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What sessions keep of the events that they sent."""
+"""Sessions keep events that they sent, within bounds."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""How OpenAI's clients come in on `/v1/realtime`, and what those are told who may not."""
+"""OpenAI's clients come in on `/v1/realtime`, and those who may not are told so in its words."""
 
 import asyncio
 import json

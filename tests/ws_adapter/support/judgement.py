@@ -1,4 +1,4 @@
-"""What the server says to an event, whenever it comes: its form and its content alone."""
+"""The server's answer to an event, whenever it comes: its form and its content alone."""
 
 import json
 from typing import Any

@@ -67,7 +67,9 @@ async def chat(script: Script, *arguments: str | Path, piped: str | None = None,
 
 
 @pytest.mark.parametrize(
-    ("words", "piped"), [(["Name a prime."], None), ([], "Name a prime.\n"), (["-"], "Name a prime.\n")]
+    ("words", "piped"),
+    [(["Name a prime."], None), ([], "Name a prime.\n"), (["-"], "Name a prime.\n")],
+    ids=["argument", "pipe", "dash"],
 )
 async def test_one_question_as_an_argument_or_from_a_pipe(words: list[str], piped: str | None) -> None:
     requests = Requests("Seven.")

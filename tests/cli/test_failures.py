@@ -186,6 +186,7 @@ COMMANDS = ("talk", "chat", "transcribe")
         ("Health", "wss", "If its port is a plain one, write ws:// instead of wss://."),
         ("Chat", "ws", "If its port speaks TLS, write wss:// instead of ws://."),
     ],
+    ids=["plain", "tls"],
 )
 def test_scheme_that_the_port_does_not_speak(
     tls_server: Serve, question: Path, command: str, name: str, scheme: str, remedy: str

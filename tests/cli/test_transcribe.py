@@ -80,7 +80,9 @@ async def transcribe(
 
 
 @pytest.mark.parametrize(
-    ("options", "model"), [((), "antiphon-mini"), (("--realtime", "--model", "voxtral"), "voxtral")]
+    ("options", "model"),
+    [((), "antiphon-mini"), (("--realtime", "--model", "voxtral"), "voxtral")],
+    ids=["default", "realtime"],
 )
 async def test_text_of_a_file_comes_in_real_time_if_asked_for(
     question: Path, options: tuple[str, ...], model: str

@@ -22,7 +22,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
-from ws_adapter.protocol.core.machine import Action, Apart
+from ws_adapter.protocol.core.machine import Action, Offload
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
@@ -120,7 +120,7 @@ class Conversation(Driven):
                     self.configured.append(action)
                 case Withdraw(response_id=response_id):
                     waiting.extend(self._withdraw(response_id))
-                case Apart(work=work):
+                case Offload(work=work):
                     waiting.extend(work()(self.now))
                 case CloseSocket():
                     self.closed = action

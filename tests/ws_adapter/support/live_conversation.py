@@ -25,7 +25,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Apart, Transcribe
+from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
 from ws_adapter.protocol.core.signals import (
     Finalized,
     Moved,
@@ -109,7 +109,7 @@ class LiveConversation(Driven):
                     self.has_slot = True
                 case LeaveSlot():
                     self.has_slot = False
-                case Apart(work=work):
+                case Offload(work=work):
                     self.do(work()(self.now))
                 case Detect(samples=samples):
                     self.do(self.dialect.detected(self._hearing.scores(samples), self.now))

@@ -21,7 +21,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Apart, Become, Machine
+from ws_adapter.protocol.core.machine import Action, Offload, Become, Machine
 from ws_adapter.protocol.core.signals import Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.transcription.machine import Transcription
@@ -108,7 +108,7 @@ class TranscriptionGaConversation(Driven):
                     self._left_slots += 1
                     self.runs.clear()
                     self._answered = 0
-                case Apart(work=work):
+                case Offload(work=work):
                     self.do(work()(self.now))
                 case CloseSocket():
                     self.closed = action

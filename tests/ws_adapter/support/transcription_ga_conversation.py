@@ -21,7 +21,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Offload, Become, Machine
+from ws_adapter.protocol.core.machine import Action, Become, Machine, Offload
 from ws_adapter.protocol.core.signals import Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.transcription.machine import Transcription

@@ -9,6 +9,12 @@ from tests.deploy.files import DEPLOY
 from tests.deploy.objects import APPS, command_of, container, objects, of_kind, pod, projected
 from tests.deploy.schemas import problems
 
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
 
 def labels_of(app: str) -> dict[str, str]:
     return dict(of_kind("Deployment")[app]["spec"]["template"]["metadata"]["labels"])
@@ -25,11 +31,8 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 def policies_of(app: str, direction: str) -> list[dict[str, Any]]:
     """Return the specifications of the policies that govern the pods of `app` in a direction."""
-    specs = [each["spec"] for each in of_kind("NetworkPolicy").values()]
-    labels = labels_of(app)
-    return [
-        spec for spec in specs if selects(spec["podSelector"], labels) and direction in spec["policyTypes"]
-    ]
+    specs, labels = [each["spec"] for each in of_kind("NetworkPolicy").values()], labels_of(app)
+    return [it for it in specs if selects(it["podSelector"], labels) and direction in it["policyTypes"]]
 
 
 def test_objects_are_valid_by_the_schemas_of_their_kinds() -> None:
@@ -48,11 +51,7 @@ def test_pod_has_no_right_that_it_does_not_need(app: str) -> None:
     assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] > 0
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     for each in [*spec["containers"], *spec.get("initContainers", ())]:
-        assert each["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        assert each["securityContext"] == RESTRICTED
         assert {"cpu", "memory", "ephemeral-storage"} <= each["resources"]["requests"].keys()
         assert {"memory", "ephemeral-storage"} <= each["resources"]["limits"].keys()
         assert not any("hostPort" in port for port in each["ports"])
@@ -91,15 +90,10 @@ def test_every_pod_is_governed_by_one_policy_in_each_direction(app: str) -> None
         assert rule["ports"]
 
 
-PORTS_OF = {"antiphon-redis": {6379}, "antiphon-worker": {50051}}
+COMMON = {"kube-dns": {53}, "opentelemetry-collector": {4318}, "antiphon-redis": {6379}}
 EGRESS = {
-    "antiphon-adapter": {
-        "kube-dns": {53},
-        "opentelemetry-collector": {4318},
-        "antiphon-adapter": {8010},
-        **PORTS_OF,
-    },
-    "antiphon-worker": {"kube-dns": {53}, "opentelemetry-collector": {4318}, "antiphon-redis": {6379}},
+    "antiphon-adapter": {**COMMON, "antiphon-adapter": {8010}, "antiphon-worker": {50051}},
+    "antiphon-worker": COMMON,
     "antiphon-redis": {},
 }
 
@@ -121,18 +115,15 @@ def test_pod_reaches_dns_redis_workers_and_the_collector_alone(app: str) -> None
         assert found[name] <= {port["containerPort"] for port in container(name)["ports"]}
         # What may leave here must be let in there.
         [other] = policies_of(name, "Ingress")
-        let_in = [
-            peer["podSelector"] for rule in other["ingress"] for peer in rule["from"] if "podSelector" in peer
-        ]
-        assert any(selects(selector, labels_of(app)) for selector in let_in)
+        peers = [peer for rule in other["ingress"] for peer in rule["from"] if "podSelector" in peer]
+        assert any(selects(peer["podSelector"], labels_of(app)) for peer in peers)
 
 
 def test_services_name_what_there_is() -> None:
     ports = {app: {port["name"] for port in container(app)["ports"]} for app in APPS}
     for service in of_kind("Service").values():
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports[
-            service["spec"]["selector"]["app"]
-        ]
+        spec = service["spec"]
+        assert {port["targetPort"] for port in spec["ports"]} <= ports[spec["selector"]["app"]]
     for name in ("adapter", "worker"):
         words = command_of(f"antiphon-{name}", {})
         host = words[words.index("--dispatcher") + 1].partition("@")[2].partition(":")[0]
@@ -144,9 +135,6 @@ def test_probes_ask_ports_that_answer_without_a_certificate() -> None:
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             if probe in container(app):
                 assert container(app)[probe]["httpGet"]["port"] in ("clients", "administration")
-
-
-# ------------------------------------------------------------------------------- secrets, certificates
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -177,22 +165,13 @@ def test_files_that_options_name_are_mounted(app: str) -> None:
     assert named == projected(app).keys()
 
 
-def test_files_that_the_configuration_of_redis_names_are_mounted() -> None:
-    text = (DEPLOY / "redis/redis.conf").read_text()
+def test_redis_gets_the_shipped_files_and_those_that_its_configuration_names() -> None:
+    text, users = (DEPLOY / "redis/redis.conf").read_text(), (DEPLOY / "redis/users.acl").read_text()
 
+    assert of_kind("ConfigMap")["antiphon-redis"]["data"]["redis.conf"] == text
+    assert of_kind("Secret")["antiphon-redis"]["stringData"]["users.acl"] == users
     named = set(re.findall(r"^[a-z-]+ (/etc/antiphon\S+)", text, re.MULTILINE))
     assert {*named, *container("antiphon-redis")["args"]} == projected("antiphon-redis").keys()
-
-
-def test_redis_gets_the_shipped_files() -> None:
-    assert (
-        of_kind("ConfigMap")["antiphon-redis"]["data"]["redis.conf"]
-        == (DEPLOY / "redis/redis.conf").read_text()
-    )
-    assert (
-        of_kind("Secret")["antiphon-redis"]["stringData"]["users.acl"]
-        == (DEPLOY / "redis/users.acl").read_text()
-    )
 
 
 AUTHORITIES = {"antiphon-workers", "antiphon-redis", "antiphon-peers"}
@@ -226,8 +205,7 @@ def test_certificates_have_one_role_each_by_the_authority_of_that_role() -> None
 
 
 def test_private_keys_of_authorities_are_in_no_pod() -> None:
-    authorities = {
-        each["spec"]["secretName"] for each in of_kind("Certificate").values() if each["spec"].get("isCA")
-    }
+    specs = [each["spec"] for each in of_kind("Certificate").values()]
+    authorities = {spec["secretName"] for spec in specs if spec.get("isCA")}
     for app in APPS:
         assert not authorities & {name for name, _ in projected(app).values()}

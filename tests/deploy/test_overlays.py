@@ -20,7 +20,7 @@ from tests.cli.support.process import run_cli
 from tests.deploy.files import DEPLOY, ROOT, Expression
 from tests.deploy.objects import objects
 from tests.deploy.schemas import problems
-from tests.deploy.test_kubernetes import selects
+from tests.deploy.test_kubernetes import RESTRICTED, selects
 from tests.support.patience import PATIENCE_S
 from ws_adapter.dispatch.revisions import read_weights
 from ws_adapter.protocol.wire.limits import Limits
@@ -49,6 +49,20 @@ def overlay(name: str, *kinds: str) -> list[Object]:
     return [each for each in built(f"overlays/{name}") if each["kind"] in kinds or not kinds]
 
 
+def named(overlay_name: str, kind: str, name: str) -> Object:
+    [found] = [each for each in overlay(overlay_name, kind) if each["metadata"]["name"] == name]
+    return found
+
+
+def container_of(deployment: Object) -> Object:
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def labels_of(deployment: Object) -> dict[str, str]:
+    return dict(deployment["spec"]["template"]["metadata"]["labels"])
+
+
 def names(found: list[Object]) -> list[tuple[str, str]]:
     return sorted((each["kind"], each["metadata"]["name"]) for each in found)
 
@@ -62,16 +76,12 @@ def test_base_is_what_kustomize_builds() -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_overlay_keeps_all_objects_in_one_namespace(name: str) -> None:
+def test_overlay_keeps_all_objects_in_one_namespace_and_is_valid_by_the_schemas(name: str) -> None:
     assert set(names(objects())) <= set(names(overlay(name)))
     assert len(set(names(overlay(name)))) == len(overlay(name))
     for each in overlay(name):
         assert each["kind"] == "Namespace" or each["metadata"]["namespace"] == "antiphon"
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_overlay_is_valid_by_the_schemas_of_its_kinds(name: str) -> None:
-    assert [problem for each in overlay(name) for problem in problems(each)] == []
+        assert [*problems(each)] == []
 
 
 def test_schemas_find_a_field_that_a_kind_does_not_have() -> None:
@@ -94,11 +104,7 @@ def test_pods_of_an_overlay_are_confined(name: str) -> None:
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for each in [*spec["containers"], *spec.get("initContainers", ())]:
-            assert each["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }
+            assert each["securityContext"] == RESTRICTED
             assert {"memory", "ephemeral-storage"} <= each["resources"]["limits"].keys()
 
 
@@ -112,24 +118,17 @@ def test_every_pod_of_an_overlay_has_policies_and_one_budget(name: str) -> None:
         assert all(each["policyTypes"] == ["Ingress", "Egress"] for each in governing)
     budgets = [each["spec"]["selector"] for each in overlay(name, "PodDisruptionBudget")]
     for each in overlay(name, "Deployment"):
-        labels = each["spec"]["template"]["metadata"]["labels"]
-        assert len([selector for selector in budgets if selects(selector, labels)]) == 1
-        others = [other for other in overlay(name, "Deployment") if selects(each["spec"]["selector"], labels)]
-        assert each in others
+        assert len([selector for selector in budgets if selects(selector, labels_of(each))]) == 1
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_deployment_of_an_overlay_selects_its_own_pods_alone(name: str) -> None:
     deployments = overlay(name, "Deployment")
     for each in deployments:
-        chosen = [
-            other["metadata"]["name"]
-            for other in deployments
-            if selects(each["spec"]["selector"], other["spec"]["template"]["metadata"]["labels"])
-        ]
-        assert chosen == [each["metadata"]["name"]]
+        selector = each["spec"]["selector"]
+        assert [other for other in deployments if selects(selector, labels_of(other))] == [each]
         for constraint in each["spec"]["template"]["spec"].get("topologySpreadConstraints", ()):
-            assert constraint["labelSelector"] == each["spec"]["selector"]
+            assert constraint["labelSelector"] == selector
 
 
 def option(words: list[str], name: str) -> float:
@@ -139,14 +138,12 @@ def option(words: list[str], name: str) -> float:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_grace_period_outlasts_the_drain_and_the_drain_the_longest_session(name: str) -> None:
-    longest = Limits.session_limit_s
     for each in overlay(name, "Deployment"):
-        spec = each["spec"]["template"]["spec"]
-        words = spec["containers"][0]["args"]
         if each["metadata"]["name"] not in ("antiphon-redis", "antiphon-ray-llm"):
-            drain = option(words, "--drain-timeout-s")
+            spec = each["spec"]["template"]["spec"]
+            drain = option(spec["containers"][0]["args"], "--drain-timeout-s")
             assert spec["terminationGracePeriodSeconds"] >= drain + 10
-            assert drain > longest
+            assert drain > Limits.session_limit_s
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -159,7 +156,7 @@ def test_scaling_reads_metrics_of_pools_that_there_are(name: str) -> None:
         assert "replicas" not in target["spec"]
         for trigger in scaled["spec"]["triggers"]:
             if trigger["type"] == "cpu":
-                assert "cpu" in target["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+                assert "cpu" in container_of(target)["resources"]["requests"]
                 continue
             expression = Expression("scaling.yaml", trigger["metadata"]["query"])
             assert expression.selectors()
@@ -167,60 +164,47 @@ def test_scaling_reads_metrics_of_pools_that_there_are(name: str) -> None:
                 assert selector.metric in known
                 assert ("job", SERVICE_WORKER) in selector.matchers
                 pools |= {value for label, value in selector.matchers if label == "pool"}
-            assert pools >= {target["spec"]["template"]["metadata"]["labels"]["pool"]}
-    labels = [each["spec"]["template"]["metadata"]["labels"] for each in deployments.values()]
+            assert labels_of(target)["pool"] in pools
+    labels = [labels_of(each) for each in deployments.values()]
     assert pools == {each["pool"] for each in labels if "pool" in each}
 
 
 @pytest.mark.parametrize("name", SCALED)
 def test_monitors_scrape_the_administration_ports_as_the_jobs_of_the_alerts(name: str) -> None:
-    services = overlay(name, "Service")
     jobs = set()
     for monitor in overlay(name, "ServiceMonitor"):
         spec = monitor["spec"]
-        [service] = [
-            each for each in services if selects(spec["selector"], each["metadata"].get("labels", {}))
-        ]
+        services = overlay(name, "Service")
+        [service] = [it for it in services if selects(spec["selector"], it["metadata"].get("labels", {}))]
         jobs.add(service["metadata"]["labels"][spec["jobLabel"]])
-        [endpoint] = spec["endpoints"]
-        [port] = service["spec"]["ports"]
+        [endpoint], [port] = spec["endpoints"], service["spec"]["ports"]
         assert endpoint["port"] == port["name"]
-        [one, *_] = [
-            each
-            for each in overlay(name, "Deployment")
-            if selects(
-                {"matchLabels": service["spec"]["selector"]}, each["spec"]["template"]["metadata"]["labels"]
-            )
-        ]
-        [container] = one["spec"]["template"]["spec"]["containers"]
-        assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
+        chosen = {"matchLabels": service["spec"]["selector"]}
+        [one, *_] = [each for each in overlay(name, "Deployment") if selects(chosen, labels_of(each))]
+        assert {"name": port["targetPort"], "containerPort": port["port"]} in container_of(one)["ports"]
     assert jobs == {SERVICE_ADAPTER, SERVICE_WORKER}
 
 
 def test_ray_nodes_join_the_head_and_have_the_gpus_that_the_worker_is_told() -> None:
-    found = {each["metadata"]["name"]: each["spec"] for each in overlay("ray", "Deployment")}
-    head, nodes = found["antiphon-worker-llm"], found["antiphon-ray-llm"]
-    [worker], [node] = (each["template"]["spec"]["containers"] for each in (head, nodes))
-    [service] = [each for each in overlay("ray", "Service") if each["metadata"]["name"] == "antiphon-ray-llm"]
+    head, nodes = (named("ray", "Deployment", f"antiphon-{name}-llm") for name in ("worker", "ray"))
+    worker, node = container_of(head), container_of(nodes)
+    service = named("ray", "Service", "antiphon-ray-llm")
 
-    assert selects({"matchLabels": service["spec"]["selector"]}, head["template"]["metadata"]["labels"])
+    assert selects({"matchLabels": service["spec"]["selector"]}, labels_of(head))
     [port] = service["spec"]["ports"]
     assert f"--address={service['metadata']['name']}:{port['port']} " in node["args"][0]
     assert f"--port={port['port']} " in worker["command"][2]
     gpus = [each["resources"]["limits"]["nvidia.com/gpu"] for each in (worker, node)]
-    told = option(worker["args"], "--tensor-parallel-size") * option(
-        worker["args"], "--pipeline-parallel-size"
-    )
+    tensor, pipeline = (f"--{name}-parallel-size" for name in ("tensor", "pipeline"))
+    told = option(worker["args"], tensor) * option(worker["args"], pipeline)
     [variable] = [each["value"] for each in worker["env"] if each["name"] == "GPUS"]
-    assert gpus[0] * head["replicas"] + gpus[1] * nodes["replicas"] == told == float(variable)
+    used = gpus[0] * head["spec"]["replicas"] + gpus[1] * nodes["spec"]["replicas"]
+    assert used == told == float(variable)
     assert {worker["image"], node["image"]} == {"antiphon-worker-vllm:0.1.0"}
 
 
 def test_ray_worker_has_options_that_the_command_takes() -> None:
-    [head] = [
-        each for each in overlay("ray", "Deployment") if each["metadata"]["name"] == "antiphon-worker-llm"
-    ]
-    words = head["spec"]["template"]["spec"]["containers"][0]["args"]
+    words = container_of(named("ray", "Deployment", "antiphon-worker-llm"))["args"]
     program = argparse.ArgumentParser()
     worker_command.add_to(program.add_subparsers())  # type: ignore[arg-type]
     given = [word.replace("$(POD_IP)", "10.0.0.1") for word in words if "-file=" not in word]
@@ -229,13 +213,8 @@ def test_ray_worker_has_options_that_the_command_takes() -> None:
 
 
 def test_gpu_workers_wait_for_the_weights_that_a_job_fetches() -> None:
-    [claim] = overlay("gpu", "PersistentVolumeClaim")
-    [job] = overlay("gpu", "Job")
-    [pool] = [
-        each
-        for each in overlay("gpu", "Deployment")
-        if each["metadata"]["name"] == "antiphon-worker-minicpmo"
-    ]
+    [claim], [job] = overlay("gpu", "PersistentVolumeClaim"), overlay("gpu", "Job")
+    pool = named("gpu", "Deployment", "antiphon-worker-minicpmo")
     spec, fetching = pool["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
 
     for each in (spec, fetching):
@@ -260,9 +239,7 @@ def test_canary_is_another_revision_of_the_pool_with_a_weight_that_adapters_read
     words = {name: deployments[name]["spec"]["containers"][0]["args"] for name in deployments}
     assert words["antiphon-worker-canary"] == [*words["antiphon-worker"], "--revision=canary"]
 
-    [settings] = [
-        each for each in overlay("canary", "ConfigMap") if each["metadata"]["name"] == "antiphon-settings"
-    ]
+    settings = named("canary", "ConfigMap", "antiphon-settings")
     adapter = deployments["antiphon-adapter"]["spec"]
     [volume] = [each for each in adapter["volumes"] if each["name"] == "settings"]
     assert volume["configMap"]["name"] == "antiphon-settings"
@@ -283,22 +260,13 @@ def test_documentation_says_how_to_apply_overlays() -> None:
 
 
 def test_redis_of_production_has_room_for_the_journals_of_all_adapters() -> None:
-    [redis] = [
-        each for each in overlay("production", "Deployment") if each["metadata"]["name"] == "antiphon-redis"
-    ]
-    [adapter] = [
-        each for each in overlay("production", "Deployment") if each["metadata"]["name"] == "antiphon-adapter"
-    ]
-    [most] = [
-        each["spec"]["maxReplicaCount"]
-        for each in overlay("production", "ScaledObject")
-        if each["metadata"]["name"] == "antiphon-adapter"
-    ]
-    words = adapter["spec"]["template"]["spec"]["containers"][0]["args"]
-    each_mib = option(words, "--journal-mib") + (MOST_KEPT_BYTES + MOST_UNANSWERED) / 2**20
+    redis, adapter = (
+        container_of(named("production", "Deployment", f"antiphon-{name}")) for name in ("redis", "adapter")
+    )
+    most = named("production", "ScaledObject", "antiphon-adapter")["spec"]["maxReplicaCount"]
+    each_mib = option(adapter["args"], "--journal-mib") + (MOST_KEPT_BYTES + MOST_UNANSWERED) / 2**20
 
-    [container] = redis["spec"]["template"]["spec"]["containers"]
-    room = float(container["args"][container["args"].index("--maxmemory") + 1].removesuffix("mb"))
+    room = float(redis["args"][redis["args"].index("--maxmemory") + 1].removesuffix("mb"))
     assert room >= (most + 1) * each_mib + 128, "the queue needs some too"
-    assert float(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024 > room
-    assert "--journal=redis" in words
+    assert float(redis["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024 > room
+    assert "--journal=redis" in adapter["args"]

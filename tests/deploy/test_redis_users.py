@@ -1,6 +1,7 @@
 """The two users of Redis: they may do what adapters and workers do, and nothing else."""
 
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,21 +34,8 @@ JOURNAL = ROOT / "ws_adapter/shared_journal/functions.lua"
 
 OF_WORKER = ["worker_beat", "worker_beat_as", "slot_free", "worker_leave", "announce"]
 OF_ADAPTER = [
-    *(
-        "enqueue",
-        "enqueue_for",
-        "enqueue_as",
-        "enqueue_weighted",
-        "weigh",
-        "adapter_beat",
-        "leave",
-        "cancel",
-        "lease_return",
-        "stats",
-        "waiting",
-        "find",
-        "pools",
-    )
+    *("enqueue", "enqueue_for", "enqueue_as", "enqueue_weighted", "weigh", "adapter_beat", "leave"),
+    *("cancel", "lease_return", "stats", "waiting", "find", "pools"),
 ]
 OF_PEERS = ["meet", "leave", "list"]
 OF_TENANTS = ["take", "read_keys"]
@@ -109,78 +97,46 @@ def test_services_call_no_function_that_their_user_lacks() -> None:
 
 
 ATTACKS_OF_BOTH = [
-    ("KEYS", "*"),
-    ("SCAN", "0"),
-    ("RANDOMKEY",),
-    ("FLUSHALL",),
-    ("FLUSHDB",),
-    ("CONFIG", "GET", "*"),
-    ("CONFIG", "SET", "dir", "/tmp"),
-    ("DEBUG", "SLEEP", "1"),
-    ("SHUTDOWN", "NOSAVE"),
-    ("SAVE",),
-    ("REPLICAOF", "203.0.113.1", "6379"),
-    ("MIGRATE", "203.0.113.1", "6379", "k", "0", "1"),
-    ("MODULE", "LOAD", "/tmp/x.so"),
-    ("MONITOR",),
-    ("CLIENT", "LIST"),
-    ("CLIENT", "KILL", "ID", "1"),
-    ("ACL", "LIST"),
-    ("ACL", "SETUSER", "antiphon-worker", "+@all"),
-    ("EVAL", "return 1", "0"),
-    ("EVALSHA", "0" * 40, "0"),
-    ("SCRIPT", "LOAD", "return 1"),
-    ("FUNCTION", "LIST"),
-    ("FUNCTION", "DUMP"),
-    ("FUNCTION", "FLUSH"),
-    ("FUNCTION", "DELETE", LIBRARY),
-    ("FUNCTION", "KILL"),
-    ("FCALL", "another_library_function", "1", POOL),
-    ("FCALL_RO", f"{LIBRARY}_stats", "1", POOL),
-    ("SELECT", "1"),
-    ("INFO",),
-    ("DBSIZE",),
-    ("RENAME", f"{POOL}queue", f"{POOL}stolen"),
-    ("RESTORE", f"{POOL}x", "0", "x"),
-    ("GET", "another:application"),
-    ("SET", "another:application", "1"),
-    ("HGETALL", "antiphon:x"),
-    ("PUBLISH", "another:channel", "x"),
-    ("SUBSCRIBE", "another:channel"),
-    ("SUBSCRIBE", "__keyspace@0__:queue"),
-    ("PSUBSCRIBE", "*"),
+    *("KEYS *", "SCAN 0", "RANDOMKEY", "FLUSHALL", "FLUSHDB", "CONFIG GET *", "CONFIG SET dir /tmp"),
+    *("DEBUG SLEEP 1", "SHUTDOWN NOSAVE", "SAVE", "REPLICAOF 203.0.113.1 6379", "SELECT 1", "INFO", "DBSIZE"),
+    *("MIGRATE 203.0.113.1 6379 k 0 1", "MODULE LOAD /tmp/x.so", "MONITOR"),
+    *("CLIENT LIST", "CLIENT KILL ID 1", "ACL LIST", "ACL SETUSER antiphon-worker +@all"),
+    *("EVAL 'return 1' 0", f"EVALSHA {'0' * 40} 0", "SCRIPT LOAD 'return 1'"),
+    *("FUNCTION LIST", "FUNCTION DUMP", "FUNCTION FLUSH", f"FUNCTION DELETE {LIBRARY}", "FUNCTION KILL"),
+    *(f"FCALL another_library_function 1 {POOL}", f"FCALL_RO {LIBRARY}_stats 1 {POOL}"),
+    *(f"RENAME {POOL}queue {POOL}stolen", f"RESTORE {POOL}x 0 x"),
+    *("GET another:application", "SET another:application 1", "HGETALL antiphon:x"),
+    *("PUBLISH another:channel x", "SUBSCRIBE another:channel", "SUBSCRIBE __keyspace@0__:queue"),
+    "PSUBSCRIBE *",
 ]
 ATTACKS_OF_WORKER = [
-    ("FUNCTION", "LOAD", "REPLACE", f"#!lua name={LIBRARY}\nredis.register_function('x', function() end)"),
-    ("FCALL", f"{LIBRARY}_enqueue", "1", POOL, "t", "a", "3000", "audio_duplex", "10", "0"),
-    ("FCALL", f"{LIBRARY}_adapter_beat", "1", POOL, "a", "3000", "t"),
-    ("FCALL", f"{LIBRARY}_cancel", "1", POOL, "t"),
-    ("FCALL", f"{LIBRARY}_leave", "1", POOL, "t"),
-    ("FCALL", f"{LIBRARY}_lease_return", "1", POOL, "w", "0", "1"),
-    ("FCALL", f"{LIBRARY}_stats", "1", POOL, "audio_duplex"),
-    ("FCALL", f"{LIBRARY}_waiting", "1", POOL, "0", "9"),
-    ("FCALL", f"{LIBRARY}_find", "1", POOL, "t"),
-    ("FCALL", f"{LIBRARY}_pools", "1", DIRECTORY),
-    ("FCALL", f"{shared.LIBRARY}_meet", "1", shared.PREFIX, "a", "3000", "{}", "{}"),
-    ("FCALL", f"{shared.LIBRARY}_list", "1", shared.PREFIX),
-    ("HGETALL", f"{shared.PREFIX}total"),
-    ("SET", f"{shared.PREFIX}rate:address:203.0.113.5", "1"),
-    ("DEL", f"{shared.PREFIX}total"),
-    ("FCALL", f"{usage.LIBRARY}_take", "1", usage.PREFIX, "a", "1", "[]"),
-    ("FCALL", f"{usage.LIBRARY}_read_keys", "1", usage.PREFIX),
-    ("GET", f"{usage.PREFIX}keys"),
-    ("FCALL", f"{link.LIBRARY}_claim", "1", link.PREFIX, "s", "a", "-", "1", "n", "m", "p", "1"),
-    ("HGET", f"{link.PREFIX}session:s", "settings"),
-    ("XRANGE", f"{link.PREFIX}stream:s", "-", "+"),
-    ("SET", f"{usage.PREFIX}keys", "x"),
-    ("UNSUBSCRIBE", f"{POOL}w:x"),
+    f"FUNCTION LOAD REPLACE \"#!lua name={LIBRARY}\nredis.register_function('x', function() end)\"",
+    f"FCALL {LIBRARY}_enqueue 1 {POOL} t a 3000 audio_duplex 10 0",
+    f"FCALL {LIBRARY}_adapter_beat 1 {POOL} a 3000 t",
+    f"FCALL {LIBRARY}_cancel 1 {POOL} t",
+    f"FCALL {LIBRARY}_leave 1 {POOL} t",
+    f"FCALL {LIBRARY}_lease_return 1 {POOL} w 0 1",
+    f"FCALL {LIBRARY}_stats 1 {POOL} audio_duplex",
+    f"FCALL {LIBRARY}_waiting 1 {POOL} 0 9",
+    f"FCALL {LIBRARY}_find 1 {POOL} t",
+    f"FCALL {LIBRARY}_pools 1 {DIRECTORY}",
+    f"FCALL {shared.LIBRARY}_meet 1 {shared.PREFIX} a 3000 {{}} {{}}",
+    f"FCALL {shared.LIBRARY}_list 1 {shared.PREFIX}",
+    *(f"HGETALL {shared.PREFIX}total", f"DEL {shared.PREFIX}total"),
+    f"SET {shared.PREFIX}rate:address:203.0.113.5 1",
+    f"FCALL {usage.LIBRARY}_take 1 {usage.PREFIX} a 1 []",
+    f"FCALL {usage.LIBRARY}_read_keys 1 {usage.PREFIX}",
+    *(f"GET {usage.PREFIX}keys", f"SET {usage.PREFIX}keys x"),
+    f"FCALL {link.LIBRARY}_claim 1 {link.PREFIX} s a - 1 n m p 1",
+    *(f"HGET {link.PREFIX}session:s settings", f"XRANGE {link.PREFIX}stream:s - +"),
+    f"UNSUBSCRIBE {POOL}w:x",
 ]
 ATTACKS_OF_ADAPTER = [
-    ("FCALL", f"{LIBRARY}_worker_beat", "1", POOL, "w", "evil:1", "6000", "1", "9", "0", "0"),
-    ("FCALL", f"{LIBRARY}_slot_free", "1", POOL, "w", "0", "1"),
-    ("FCALL", f"{LIBRARY}_worker_leave", "1", POOL, "w"),
-    ("FCALL", f"{LIBRARY}_announce", "1", DIRECTORY, "pool", "6000"),
-    ("FCALL", f"{usage.LIBRARY}_write_keys", "1", usage.PREFIX, "x"),
+    f"FCALL {LIBRARY}_worker_beat 1 {POOL} w evil:1 6000 1 9 0 0",
+    f"FCALL {LIBRARY}_slot_free 1 {POOL} w 0 1",
+    f"FCALL {LIBRARY}_worker_leave 1 {POOL} w",
+    f"FCALL {LIBRARY}_announce 1 {DIRECTORY} pool 6000",
+    f"FCALL {usage.LIBRARY}_write_keys 1 {usage.PREFIX} x",
 ]
 ATTACKS = [
     *(("antiphon-adapter", attack) for attack in ATTACKS_OF_BOTH + ATTACKS_OF_ADAPTER),
@@ -200,14 +156,12 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisUsers]:
 
 
 @pytest.mark.parametrize(
-    ("user", "attack"), ATTACKS, ids=[f"{user} {' '.join(attack)[:40]!r}" for user, attack in ATTACKS]
+    ("user", "attack"), ATTACKS, ids=[f"{user} {attack[:40]!r}" for user, attack in ATTACKS]
 )
-def test_user_is_refused_what_is_none_of_its_business(
-    attacked: RedisUsers, user: str, attack: tuple[str, ...]
-) -> None:
+def test_user_is_refused_what_is_none_of_its_business(attacked: RedisUsers, user: str, attack: str) -> None:
     with client(attacked, user) as connected:
         with pytest.raises(ResponseError, match=r"permission|not allowed"):
-            connected.execute_command(*attack)
+            connected.execute_command(*shlex.split(attack))
 
 
 def test_users_do_their_own_work(attacked: RedisUsers) -> None:

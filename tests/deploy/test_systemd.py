@@ -14,31 +14,22 @@ from tests.deploy.units import NAMES, command_of, directives, unit_path
 EXPOSURE = 2.0
 """Most that `systemd-analyze security` may find, of 10; without any directive it finds 9.6."""
 
+YES = (
+    *("NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateIPC", "PrivateMounts", "ProtectClock"),
+    *("ProtectControlGroups", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules"),
+    *("ProtectKernelTunables", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID"),
+    *("LockPersonality", "RemoveIPC"),
+)
 OF_BOTH = {
-    "NoNewPrivileges": ["yes"],
+    **{name: ["yes"] for name in YES},
     "CapabilityBoundingSet": [""],
     "AmbientCapabilities": [""],
     "SystemCallErrorNumber": ["EPERM"],
     "SystemCallArchitectures": ["native"],
     "ProtectSystem": ["strict"],
-    "ProtectHome": ["yes"],
-    "PrivateTmp": ["yes"],
-    "PrivateIPC": ["yes"],
-    "PrivateMounts": ["yes"],
-    "ProtectClock": ["yes"],
-    "ProtectControlGroups": ["yes"],
-    "ProtectHostname": ["yes"],
-    "ProtectKernelLogs": ["yes"],
-    "ProtectKernelModules": ["yes"],
-    "ProtectKernelTunables": ["yes"],
     "ProtectProc": ["invisible"],
     "RestrictAddressFamilies": ["AF_INET AF_INET6 AF_UNIX"],
-    "RestrictNamespaces": ["yes"],
-    "RestrictRealtime": ["yes"],
-    "RestrictSUIDSGID": ["yes"],
-    "LockPersonality": ["yes"],
     "KeyringMode": ["private"],
-    "RemoveIPC": ["yes"],
     "UMask": ["0077"],
     "LimitCORE": ["0"],
 }
@@ -76,14 +67,12 @@ def test_unit_confines_its_process(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_secrets_are_credentials_and_not_in_the_environment_or_on_the_command_line(name: str) -> None:
-    found = directives(unit_path(name))
+    found, words = directives(unit_path(name)), unit_path(name).read_text().split("=")
     loaded = {given.partition(":")[0] for given in found["LoadCredential"]}
 
     assert loaded == set(re.findall(r"\${CREDENTIALS_DIRECTORY}/(\S+)", found["ExecStart"][0]))
     assert "Environment" not in found
-    assert not {"ANTIPHON_WORKER_KEY", "ANTIPHON_CLIENT_SECRET_KEY"} & set(
-        unit_path(name).read_text().split("=")
-    )
+    assert not {"ANTIPHON_WORKER_KEY", "ANTIPHON_CLIENT_SECRET_KEY"} & set(words)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -99,10 +88,9 @@ def test_users_of_the_units_are_those_that_are_created(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_exposure_that_systemd_finds_is_low(name: str) -> None:
     limit = [f"--threshold={EXPOSURE * 10:.0f}", "--offline=true"]
+    words = ["systemd-analyze", "security", *limit, unit_path(name)]
 
-    judged = subprocess.run(
-        ["systemd-analyze", "security", *limit, unit_path(name)], capture_output=True, text=True, check=False
-    )
+    judged = subprocess.run(words, capture_output=True, text=True, check=False)
 
     assert judged.returncode == 0, judged.stdout
 
@@ -114,13 +102,11 @@ def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
     unit.write_text(unit_path(name).read_text().replace("/opt/antiphon/bin/antiphon", sys.executable))
     instance = tmp_path / f"antiphon-{name}@0.service"
     instance.symlink_to(unit)
+    words = ["systemd-analyze", "verify", "--man=no", instance]
 
-    told = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", instance], capture_output=True, text=True, check=False
-    )
+    told = subprocess.run(words, capture_output=True, text=True, check=False)
 
-    assert told.stderr == ""
-    assert told.returncode == 0
+    assert (told.stderr, told.returncode) == ("", 0)
 
 
 PROBE = """

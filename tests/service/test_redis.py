@@ -4,7 +4,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,13 @@ class TlsServer:
         return certificate, key
 
 
+def tls_settings(folder: Path) -> list[str]:
+    return [
+        *(f"tls-cert-file {folder}/cert.pem", f"tls-key-file {folder}/key.pem"),
+        *("tls-auth-clients yes", f"tls-ca-cert-file {folder}/ca.pem"),
+    ]
+
+
 @pytest.fixture
 def tls_server(tmp_path: Path) -> Iterator[TlsServer]:
     if INSTALLED is None:
@@ -206,40 +213,25 @@ def tls_server(tmp_path: Path) -> Iterator[TlsServer]:
     leaf = authority.issue_cert("127.0.0.1")
     leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
     leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    server = RedisServer(
-        tmp_path,
-        *(f"tls-cert-file {tmp_path}/cert.pem", f"tls-key-file {tmp_path}/key.pem"),
-        *("tls-auth-clients yes", f"tls-ca-cert-file {tmp_path}/ca.pem"),
-        tls=True,
-    )
+    server = RedisServer(tmp_path, *tls_settings(tmp_path), tls=True)
     server.start()
     yield TlsServer(server, tmp_path, authority)
     server.stop()
 
 
-async def test_connection_with_the_certificate_of_the_authority_is_served(tls_server: TlsServer) -> None:
+async def test_connection_with_a_certificate_of_the_authority_alone_is_served(tls_server: TlsServer) -> None:
     tls = RedisTls(tls_server.ca, *tls_server.issue("adapter"))
     async with client(tls_server.url, tls=tls) as connected:
         assert await connected.ping()
-
-
-async def test_connection_without_certificate_is_refused(tls_server: TlsServer) -> None:
-    async with client(tls_server.url, tls=RedisTls(tls_server.ca)) as connected:
-        with pytest.raises((RedisError, OSError)):
-            await connected.ping()
-
-
-async def test_connection_with_the_certificate_of_another_authority_is_refused(tls_server: TlsServer) -> None:
-    tls = RedisTls(tls_server.ca, *tls_server.issue("adapter", trustme.CA()))
-    async with client(tls_server.url, tls=tls) as connected:
-        with pytest.raises((RedisError, OSError)):
-            await connected.ping()
-
-
-async def test_connection_in_plain_text_is_refused(tls_server: TlsServer) -> None:
-    async with client(tls_server.url.replace("rediss", "redis")) as connected:
-        with pytest.raises((RedisError, OSError)):
-            await connected.ping()
+    foreign = RedisTls(tls_server.ca, *tls_server.issue("adapter", trustme.CA()))
+    for url, refused in (
+        (tls_server.url, RedisTls(tls_server.ca)),
+        (tls_server.url, foreign),
+        (tls_server.url.replace("rediss", "redis"), None),
+    ):
+        async with client(url, tls=refused) as connected:
+            with pytest.raises((RedisError, OSError)):
+                await connected.ping()
 
 
 async def test_server_of_another_authority_is_refused(tls_server: TlsServer, tmp_path: Path) -> None:
@@ -285,44 +277,43 @@ async def test_replaced_certificate_is_shown_by_the_next_connection_after_reload
         assert await connected.ping()
 
 
-async def test_sentinel_leads_to_its_master(redis_server: RedisServer, tmp_path: Path) -> None:
-    sentinel = RedisServer(tmp_path, f"sentinel monitor main 127.0.0.1 {redis_server.port} 1", sentinel=True)
+@contextmanager
+def sentinel_of(port: int, folder: Path, *settings: str, tls: bool = False) -> Iterator[int]:
+    """Port of a sentinel that watches the master `main` at `port`."""
+    sentinel = RedisServer(
+        folder, *settings, f"sentinel monitor main 127.0.0.1 {port} 1", sentinel=True, tls=tls
+    )
     sentinel.start()
     try:
-        dead = _closed_port()
-        async with client(f"redis+sentinel://127.0.0.1:{dead},127.0.0.1:{sentinel.port}/main") as connected:
-            await connected.set("here", "yes")
-            assert await connected.get("here") == "yes"
-        async with client(f"redis+sentinel://127.0.0.1:{sentinel.port}/other") as connected:
-            with pytest.raises(RedisError):
-                await connected.ping()
+        yield sentinel.port
     finally:
         sentinel.stop()
+
+
+async def test_sentinel_leads_to_its_master(redis_server: RedisServer, tmp_path: Path) -> None:
+    with sentinel_of(redis_server.port, tmp_path) as port:
+        dead = _closed_port()
+        async with client(f"redis+sentinel://127.0.0.1:{dead},127.0.0.1:{port}/main") as connected:
+            await connected.set("here", "yes")
+            assert await connected.get("here") == "yes"
+        async with client(f"redis+sentinel://127.0.0.1:{port}/other") as connected:
+            with pytest.raises(RedisError):
+                await connected.ping()
     assert redis_server.command("GET", "here").endswith(b"yes")
 
 
 async def test_sentinel_and_its_master_are_reached_with_the_certificate(
     tls_server: TlsServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder, port = tls_server.folder, tls_server.server.port
-    sentinel = RedisServer(
-        tmp_path_factory.mktemp("sentinel"),
-        *(f"tls-cert-file {folder}/cert.pem", f"tls-key-file {folder}/key.pem"),
-        *("tls-auth-clients yes", f"tls-ca-cert-file {folder}/ca.pem", "tls-replication yes"),
-        f"sentinel monitor main 127.0.0.1 {port} 1",
-        tls=True,
-        sentinel=True,
-    )
-    sentinel.start()
-    try:
-        url = f"rediss+sentinel://127.0.0.1:{sentinel.port}/main"
+    settings = (*tls_settings(tls_server.folder), "tls-replication yes")
+    folder = tmp_path_factory.mktemp("sentinel")
+    with sentinel_of(tls_server.server.port, folder, *settings, tls=True) as port:
+        url = f"rediss+sentinel://127.0.0.1:{port}/main"
         async with client(url, tls=RedisTls(tls_server.ca, *tls_server.issue("adapter"))) as connected:
             assert await connected.ping()
         async with client(url, tls=RedisTls(tls_server.ca)) as connected:
             with pytest.raises((RedisError, OSError)):
                 await connected.ping()
-    finally:
-        sentinel.stop()
 
 
 async def test_many_calls_at_once_share_few_connections(redis_server: RedisServer) -> None:
@@ -336,10 +327,8 @@ async def test_connection_that_is_free_is_waited_for_and_given_up(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis, "MOST_CONNECTIONS", 1)
-    sentinel = RedisServer(tmp_path, f"sentinel monitor main 127.0.0.1 {redis_server.port} 1", sentinel=True)
-    sentinel.start()
-    try:
-        for url in (redis_server.url, f"redis+sentinel://127.0.0.1:{sentinel.port}/main"):
+    with sentinel_of(redis_server.port, tmp_path) as port:
+        for url in (redis_server.url, f"redis+sentinel://127.0.0.1:{port}/main"):
             async with client(url) as connected:
                 pool: Any = connected.connection_pool
                 assert pool.timeout == TIMEOUT_S
@@ -352,8 +341,6 @@ async def test_connection_that_is_free_is_waited_for_and_given_up(
                     waiting = asyncio.create_task(connected.ping())
                     await asyncio.sleep(0)
                 assert await waiting
-    finally:
-        sentinel.stop()
 
 
 async def test_server_that_answers_nothing_is_given_up(redis_server: RedisServer) -> None:

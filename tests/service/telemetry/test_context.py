@@ -7,27 +7,19 @@ from antiphon_service.telemetry.context import format_traceparent, parse_tracepa
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_what_was_read_is_written_alike() -> None:
+def test_what_was_read_is_written_alike_and_a_tracestate_comes_along_if_it_is_one() -> None:
     context = parse_traceparent(GIVEN)
+    with_state = parse_traceparent(GIVEN, "vendor=1,other=a")
+    malformed = parse_traceparent(GIVEN, "no state at all, is it")
 
     assert context is not None
     assert context.is_remote
     assert context.trace_flags.sampled
     assert format_traceparent(context) == GIVEN
-
-
-def test_tracestate_comes_along() -> None:
-    context = parse_traceparent(GIVEN, "vendor=1,other=a")
-
-    assert context is not None
-    assert context.trace_state.to_header() == "vendor=1,other=a"
-
-
-def test_malformed_tracestate_is_left_out() -> None:
-    context = parse_traceparent(GIVEN, "no state at all, is it")
-
-    assert context is not None
-    assert not context.trace_state
+    assert with_state is not None
+    assert with_state.trace_state.to_header() == "vendor=1,other=a"
+    assert malformed is not None
+    assert not malformed.trace_state
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,12 @@ class Log:
         self.logger.addHandler(handler)
 
     @property
+    def collapse(self) -> Collapse:
+        found = self.logger.handlers[0].filters[1]
+        assert isinstance(found, Collapse)
+        return found
+
+    @property
     def lines(self) -> list[Any]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
@@ -59,36 +65,27 @@ def restored_log() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_line_is_an_object_with_what_the_event_adds() -> None:
-    log = Log()
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_line_is_an_object_with_what_the_event_adds_whatever_is_in_it(log: Log) -> None:
     log.logger.info("session %s", "opened", extra={"mode": "chat", "nothing": None})
-
-    (line,) = log.lines
-    assert line.pop("ts").endswith("+00:00")
-    assert line == {"level": "info", "logger": "there", "event": "session opened", "mode": "chat"}
-
-
-def test_line_breaks_cannot_make_a_second_line() -> None:
-    log = Log()
     log.logger.info('a\n{"event": "forged"}', extra={"more": "b\nc"})
-
-    assert [line["event"] for line in log.lines] == ['a\n{"event": "forged"}']
-
-
-def test_error_brings_its_traceback_in_the_same_line() -> None:
-    log = Log()
     try:
         raise ValueError("no")
     except ValueError:
         log.logger.exception("it failed")
 
-    (line,) = log.lines
-    assert "ValueError: no" in line["exception"]
+    opened, broken, failed = log.lines
+    assert opened.pop("ts").endswith("+00:00")
+    assert opened == {"level": "info", "logger": "there", "event": "session opened", "mode": "chat"}
+    assert broken["event"] == 'a\n{"event": "forged"}'
+    assert "ValueError: no" in failed["exception"]
 
 
-async def test_each_session_has_its_own_fields_in_every_task() -> None:
-    log = Log()
-
+async def test_each_session_has_its_own_fields_in_every_task(log: Log) -> None:
     async def session(name: str) -> None:
         fields = SessionFields(name, trace_id="t" + name)
         session_log.set(fields)
@@ -123,8 +120,7 @@ def test_terminals_get_text_and_all_else_lines_for_machines(restored_log: None) 
         assert line.startswith("{") is is_json
 
 
-def test_repeated_warnings_are_counted_and_told_once() -> None:
-    log = Log()
+def test_repeated_warnings_are_counted_and_told_once(log: Log) -> None:
     for number in range(5):
         log.logger.warning("client %d was not let in", number)
     assert log.events == [("client 0 was not let in", None)]
@@ -137,42 +133,28 @@ def test_repeated_warnings_are_counted_and_told_once() -> None:
     assert log.events[-1] == ("client 5 was not let in", None)
 
 
-def test_what_is_counted_at_the_end_is_not_lost() -> None:
-    log = Log()
+def test_what_is_counted_at_the_end_is_not_lost(log: Log) -> None:
     for _ in range(3):
         log.logger.warning("again")
-    collapse = log.logger.handlers[0].filters[1]
-    assert isinstance(collapse, Collapse)
-    collapse.flush()
-    collapse.flush()
+    log.collapse.flush()
+    log.collapse.flush()
 
     assert log.events == [("again", None), ("again", 2)]
 
 
-def test_a_warning_that_came_once_is_told_once() -> None:
-    log = Log()
+def test_a_warning_that_came_once_is_told_once_and_only_warnings_collapse(log: Log) -> None:
     log.logger.warning("once")
     log.now = 20.0
-    log.logger.info("later")
-
-    assert log.events == [("once", None), ("later", None)]
-
-
-def test_only_warnings_collapse() -> None:
-    log = Log()
     for _ in range(3):
         log.logger.info("told")
         log.logger.error("failed")
 
-    assert len(log.lines) == 6
+    assert log.events == [("once", None), *[("told", None), ("failed", None)] * 3]
 
 
-def test_different_warnings_do_not_hide_each_other_and_are_bounded() -> None:
-    log = Log()
+def test_different_warnings_do_not_hide_each_other_and_are_bounded(log: Log) -> None:
     for number in range(2 * MOST_COLLAPSED):
         log.logger.warning(f"warning {number}")
 
     assert len(log.lines) == 2 * MOST_COLLAPSED
-    collapse = log.logger.handlers[0].filters[1]
-    assert isinstance(collapse, Collapse)
-    assert len(collapse._watched) == MOST_COLLAPSED
+    assert len(log.collapse._watched) == MOST_COLLAPSED

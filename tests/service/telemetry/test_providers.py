@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -90,46 +90,36 @@ def test_nothing_is_set_for_the_whole_process() -> None:
         ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
         ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        *((variable, value) for variable in SPAN_LIMITS for value in ("many", "-1", "1.5")),
+        *(("OTEL_TRACES_SAMPLER_ARG", share) for share in ("often", "-1", "1.5", "nan")),
     ],
 )
 def test_variable_that_cannot_be_honoured_is_named(variable: str, value: str) -> None:
-    with pytest.raises(TelemetryError, match=f"{variable} is '{value}'.* set it to"):
-        start("here", {"OTEL_TRACES_EXPORTER": "otlp", variable: value})
-
-
-@pytest.mark.parametrize("variable", SPAN_LIMITS)
-@pytest.mark.parametrize("value", ["many", "-1", "1.5"])
-def test_start_with_an_unreadable_span_limit_names_the_variable(variable: str, value: str) -> None:
-    with pytest.raises(TelemetryError, match=f"{variable} is '{value}': set it to"):
-        start("here", {"OTEL_TRACES_EXPORTER": "otlp", variable: value})
+    environ = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", variable: value}
+    hint = "from 0 to 1" if variable.endswith("_ARG") else "set it to"
+    with pytest.raises(TelemetryError, match=f"{variable} is '{value}'.*{hint}"):
+        start("here", environ)
 
 
 @pytest.mark.parametrize("tracer", ["tracer", "always"])
 def test_span_limits_from_the_environment_hold_for_both_tracers(
     tracer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {
-        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "2",
-        "OTEL_SPAN_EVENT_COUNT_LIMIT": "3",
-        "OTEL_SPAN_LINK_COUNT_LIMIT": "1",
-        "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": "1",
-        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "4",
-        "OTEL_ATTRIBUTE_COUNT_LIMIT": "",
-    }
+    limits = {"SPAN_ATTRIBUTE_COUNT": "2", "SPAN_EVENT_COUNT": "3", "SPAN_LINK_COUNT": "1"}
+    limits |= {"EVENT_ATTRIBUTE_COUNT": "1", "ATTRIBUTE_VALUE_LENGTH": "4", "ATTRIBUTE_COUNT": ""}
     for name, value in limits.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(f"OTEL_{name}_LIMIT", value)
     memory = InMemorySpanExporter()
     telemetry = start("here", span_exporters=[memory])
     links = [trace.Link(trace.SpanContext(1, number, is_remote=True)) for number in (1, 2, 3)]
-    span = getattr(telemetry, tracer).start_span(
-        "x", attributes={"a": "123456", "b": 2, "c": 3, "d": 4}, links=links
-    )
+    attributes = {"a": "123456", "b": 2, "d": 4, "c": "123456"}
+    span = getattr(telemetry, tracer).start_span("x", attributes=attributes, links=links)
     for number in range(10):
         span.add_event(str(number), {"one": 1, "two": 2})
     span.end()
 
     (told,) = memory.get_finished_spans()
-    assert dict(told.attributes or {}) == {"c": 3, "d": 4}
+    assert dict(told.attributes or {}) == {"d": 4, "c": "1234"}
     assert told.dropped_attributes == 2
     assert [event.name for event in told.events] == ["7", "8", "9"]
     assert told.dropped_events == 7
@@ -138,19 +128,19 @@ def test_span_limits_from_the_environment_hold_for_both_tracers(
     assert told.dropped_links == 2
 
 
-def test_attribute_length_limit_cuts_a_long_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4")
-    memory = InMemorySpanExporter()
-    start("here", span_exporters=[memory]).always.start_span("x", attributes={"a": "123456"}).end()
-
-    (told,) = memory.get_finished_spans()
-    assert dict(told.attributes or {}) == {"a": "1234"}
-
-
 def test_exponential_histograms_are_exported_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[ExportMetricsServiceRequest] = []
+
+    def take(handler: http.server.BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        requests.append(ExportMetricsServiceRequest.FromString(body))
+        handler.send_response(200)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
     variable = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
     monkeypatch.setenv(variable, "base2_exponential_bucket_histogram")
-    with metrics_collector() as (endpoint, requests):
+    with collector(take) as endpoint:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         telemetry = start("here", {"OTEL_METRICS_EXPORTER": "otlp"})
         Histogram(telemetry.meter, semconv.UNIT).record(0.2, "chat", "turn")
@@ -168,33 +158,22 @@ def test_exponential_histograms_are_exported_on_request(monkeypatch: pytest.Monk
 
 
 @contextmanager
-def metrics_collector() -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
-    """A collector on loopback: its endpoint, and the requests that it has taken."""
-    requests: list[ExportMetricsServiceRequest] = []
+def collector(answer: Callable[[http.server.BaseHTTPRequestHandler], object]) -> Iterator[str]:
+    """The endpoint of a collector on loopback."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            requests.append(ExportMetricsServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            answer(self)
 
         def log_message(self, *_: object) -> None:
             """Write nothing to standard error."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", requests
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-
-
-@pytest.mark.parametrize("share", ["often", "-1", "1.5", "nan"])
-def test_share_that_is_none_is_named(share: str) -> None:
-    environ = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": share}
-    with pytest.raises(TelemetryError, match=r"OTEL_TRACES_SAMPLER_ARG.*from 0 to 1"):
-        start("here", environ)
 
 
 def test_resource_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +241,6 @@ class Stuck(SpanExporter):
 
 
 def _provider(processor: BoundedProcessor) -> trace.Tracer:
-    from opentelemetry.sdk.trace import TracerProvider
-
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)
     return provider.get_tracer("x")
@@ -293,44 +270,23 @@ class Failing(SpanExporter):
 def test_spans_that_could_not_be_exported_are_counted() -> None:
     drops = Drops()
     processor = BoundedProcessor(Failing(), drops, most=16)
-    tracer = _provider(processor)
     for _ in range(3):
-        tracer.start_span("x").end()
+        _provider(processor).start_span("x").end()
     processor.shutdown()
 
     assert drops.count == 3
 
 
-@pytest.fixture
-def deaf_collector() -> Iterator[str]:
-    """Takes connections, and never answers."""
+def test_end_waits_for_a_deaf_collector_but_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-
-    class Deaf(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            over.wait(10 * DEADLINE_S)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Deaf)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    over.set()
-    server.shutdown()
-    server.server_close()
-
-
-def test_end_waits_for_a_deaf_collector_but_not_long(
-    deaf_collector: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", deaf_collector)
-    telemetry = start("here", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_METRICS_EXPORTER": "otlp"})
-    telemetry.always.start_span("x").end()
-    ending = threading.Thread(target=telemetry.shutdown, daemon=True)
-    ending.start()
-    ending.join(FLUSH_S + DEADLINE_S)
+    with collector(lambda _: over.wait(10 * DEADLINE_S)) as endpoint:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        telemetry = start("here", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_METRICS_EXPORTER": "otlp"})
+        telemetry.always.start_span("x").end()
+        ending = threading.Thread(target=telemetry.shutdown, daemon=True)
+        ending.start()
+        ending.join(FLUSH_S + DEADLINE_S)
+        over.set()
 
     assert not ending.is_alive()
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from ws_adapter.session import slot
 BEGUN = ("Sev", "en,")
 REST = (" and", " eleven.")
 CUT = Play(says=tuple((word, 0.0) for word in BEGUN), end=End.TURN, hold="generate")
+SPEAK = request(streaming=True, tts={"enabled": True})
 WHOLE = Play(says=tuple((word, 0.0) for word in (*BEGUN, *REST)), end=End.TURN)
 
 
@@ -29,8 +31,12 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot, "LONGEST_S", 600.0)
 
 
+def chat_client(stage: Stage) -> AbstractAsyncContextManager[Client]:
+    return stage.client(stage.url.replace("/v1/realtime?mode=audio", "/ws/chat"))
+
+
 async def ws_chat(stage: Stage) -> AsyncIterator[str]:
-    async with stage.client(stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
+    async with chat_client(stage) as client:
         await client.send(request(streaming=True, tts={"enabled": False}))
         while (event := await client.next())["type"] != "done":
             assert event["type"] in ("prefill_done", "chunk", "session.queued", "queued", "queue_done"), event
@@ -73,12 +79,18 @@ async def completions(stage: Stage) -> AsyncIterator[str]:
             yield chunk.choices[0].delta.content or ""
 
 
-async def lose_in_the_middle(home: Backend) -> None:
+async def lose_in_the_middle(home: Backend, other: Play = WHOLE) -> None:
     """Lose the worker that has begun to answer; the other one knows how the answer goes on."""
     await until(lambda: any(engine.sessions and engine.session.given for engine in home.engines))
     first = home.at
-    home.engines[1 - first].script = Script((WHOLE,))
+    home.engines[1 - first].script = Script((other,))
     home.lose(first)
+
+
+async def fails(client: Client) -> None:
+    events, code = await client.end()
+    assert [event["type"] for event in events] == ["error"]
+    assert code == 1011
 
 
 @pytest.mark.parametrize("dialect", [ws_chat, realtime_chat, realtime, completions])
@@ -101,27 +113,19 @@ async def test_answer_goes_on_behind_its_last_word(
 
 
 @pytest.mark.parametrize(
-    ("info", "fields", "options"),
-    [
-        (EVERYTHING, {}, {}),
-        (CONTINUING, {}, {"journal_mib": 1e-5}),
-    ],
+    ("info", "options"),
+    [(EVERYTHING, {}), (CONTINUING, {"journal_mib": 1e-5})],
     ids=["the model replays nothing", "the turn is too large for the journal"],
 )
-async def test_answer_that_cannot_go_on_fails_as_ever(
-    info: Any, fields: dict[str, Any], options: dict[str, Any]
-) -> None:
-    async with backend(CUT, info=info, **options) as home:
-        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
-            await client.send(request(streaming=True, **fields))
-            text = ""
-            while text != "".join(BEGUN):
-                text += (await client.next()).get("text_delta") or ""
-            home.lose(home.at)
-            events, code = await client.end()
-            assert [event["type"] for event in events] == ["error"]
-            assert code == 1011
-            assert sum(bool(engine.sessions) for engine in home.engines) == 1
+async def test_answer_that_cannot_go_on_fails_as_ever(info: Any, options: dict[str, Any]) -> None:
+    async with backend(CUT, info=info, **options) as home, chat_client(home.stage) as client:
+        await client.send(request(streaming=True))
+        text = ""
+        while text != "".join(BEGUN):
+            text += (await client.next()).get("text_delta") or ""
+        home.lose(home.at)
+        await fails(client)
+        assert sum(bool(engine.sessions) for engine in home.engines) == 1
 
 
 def spoken(*words: str, hold: str | None = None) -> Play:
@@ -142,19 +146,16 @@ async def hear(client: Client, text: str) -> bytes:
 
 async def test_spoken_answer_goes_on_behind_its_last_sound() -> None:
     """Another worker gives the same answer from its beginning, and nothing of it comes twice."""
-    url, fields = "/ws/chat", {"tts": {"enabled": True}}
-    async with backend(spoken(*BEGUN, *REST), workers=1, info=CONTINUING) as home:
-        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", url)) as client:
-            await client.send(request(streaming=True, **fields))
-            expected = await hear(client, "".join((*BEGUN, *REST)))
-            await client.expect_until("done")
+    whole = spoken(*BEGUN, *REST)
+    async with backend(whole, workers=1, info=CONTINUING) as home, chat_client(home.stage) as client:
+        await client.send(SPEAK)
+        expected = await hear(client, "".join((*BEGUN, *REST)))
+        await client.expect_until("done")
     async with backend(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
-        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", url)) as client:
-            await client.send(request(streaming=True, **fields))
+        async with chat_client(home.stage) as client:
+            await client.send(SPEAK)
             told = await hear(client, "".join(BEGUN))
-            first = home.at
-            home.engines[1 - first].script = Script((spoken(*BEGUN, *REST),))
-            home.lose(first)
+            await lose_in_the_middle(home, whole)
             told += await hear(client, "".join(REST))
             done = await client.expect_until("done")
         assert done["text"] == "".join((*BEGUN, *REST))
@@ -173,24 +174,19 @@ async def test_spoken_answer_goes_on_behind_its_last_sound() -> None:
 )
 async def test_spoken_answer_that_another_worker_does_not_give_again_fails_as_ever(other: Play) -> None:
     async with backend(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
-        url = home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")
-        async with home.stage.client(url) as client:
-            await client.send(request(streaming=True, tts={"enabled": True}))
+        async with chat_client(home.stage) as client:
+            await client.send(SPEAK)
             await hear(client, "".join(BEGUN))
-            first = home.at
-            home.engines[1 - first].script = Script((other,))
-            home.lose(first)
-            events, code = await client.end()
-        assert [event["type"] for event in events] == ["error"]
-        assert code == 1011
+            await lose_in_the_middle(home, other)
+            await fails(client)
 
 
 async def test_turn_that_breaks_its_worker_breaks_two_and_no_third() -> None:
-    async with backend(Play(breaks_device=True), workers=3, info=CONTINUING) as home:
-        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
-            await client.send(request(streaming=True))
-            events, code = await client.end()
-            assert events[-1]["type"] == "error"
-            assert code == 1011
-            assert await home.outcome(FailoverOutcome.SUSPECT) == 1
-            assert sum(bool(engine.sessions) for engine in home.engines) == 2
+    plays = Play(breaks_device=True)
+    async with backend(plays, workers=3, info=CONTINUING) as home, chat_client(home.stage) as client:
+        await client.send(request(streaming=True))
+        events, code = await client.end()
+        assert events[-1]["type"] == "error"
+        assert code == 1011
+        assert await home.outcome(FailoverOutcome.SUSPECT) == 1
+        assert sum(bool(engine.sessions) for engine in home.engines) == 2

@@ -1,19 +1,15 @@
-"""How sessions end: by the client, by its absence, by the worker; and the slot that must come back."""
+"""How sessions end by absence and by their workers, and the slot that must come back."""
 
 import asyncio
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.support.long import long
 from tests.support.passing import Passing
-from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
-from tests.ws_adapter.support.conversation import CLOSE, INIT, append, codes
-from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
+from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker
+from tests.ws_adapter.support.conversation import CLOSE, INIT, append
+from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
 from ws_adapter.server import listener
 
 PING_S = 10.0
@@ -22,9 +18,6 @@ PING_S = 10.0
 
 def free_again(engine: ScriptedEngine, sessions: int) -> bool:
     return len(engine.sessions) == sessions and all(session.is_closed for session in engine.sessions)
-
-
-# ------------------------------------------------------------------------------------------------ close
 
 
 async def reach(stage: Stage, state: str, stack: AsyncExitStack, engine: ScriptedEngine) -> Client:
@@ -50,13 +43,6 @@ async def reach(stage: Stage, state: str, stack: AsyncExitStack, engine: Scripte
     return client
 
 
-STATES = ["queued", "connected", "configuring", "active", "running"]
-
-
-def engine_for(state: str) -> ScriptedEngine:
-    return ScriptedEngine(hang("generate"), repeat=True, slots=1, slow_start=state == "configuring")
-
-
 async def unanswered_ping(passing: Passing) -> None:
     """A ping was due, and long after it its answer."""
     passing(PING_S)
@@ -65,53 +51,12 @@ async def unanswered_ping(passing: Passing) -> None:
     passing(PING_S)
 
 
-async def slot_is_free(stage: Stage, engine: ScriptedEngine) -> None:
-    """The worker's slot is clean and the next client has it."""
-    async with asyncio.timeout(PATIENCE_S), stage.client() as following:
-        await following.expect_until("session.queue_done")
-        assert all(session.is_closed for session in engine.sessions)
-
-
-@pytest.mark.parametrize("state", STATES)
-async def test_close_in_each_state(state: str) -> None:
-    engine = engine_for(state)
-    async with AsyncExitStack() as stack:
-        worker = await stack.enter_async_context(running_worker(engine, slots=1))
-        stage = await stack.enter_async_context(running_adapter(worker.address))
-        client = await reach(stage, state, stack, engine)
-
-        await client.send(CLOSE, append(), CLOSE)
-        events, code = await client.end()
-
-        assert [(e["type"], e["reason"]) for e in events] == [("session.closed", "user_stop")]
-        assert code == 1000
-        if state != "queued":
-            await slot_is_free(stage, engine)
-
-
-@pytest.mark.parametrize("state", STATES)
-async def test_client_that_vanishes_leaves_nothing_behind(state: str) -> None:
-    engine = engine_for(state)
-    async with AsyncExitStack() as stack:
-        worker = await stack.enter_async_context(running_worker(engine, slots=1))
-        stage = await stack.enter_async_context(running_adapter(worker.address))
-        client = await reach(stage, state, stack, engine)
-
-        client.vanish()
-
-        if state == "queued":
-            async with stage.client() as following:
-                assert (await following.expect("session.queued"))["position"] == 1
-        else:
-            await slot_is_free(stage, engine)
-
-
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", ["queued", "connected", "configuring", "active", "running"])
 async def test_client_that_answers_no_ping_leaves_nothing_behind(
     state: str, passing: Passing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "PING_S", PING_S)
-    engine = engine_for(state)
+    engine = ScriptedEngine(hang("generate"), repeat=True, slots=1, slow_start=state == "configuring")
     async with AsyncExitStack() as stack:
         worker = await stack.enter_async_context(running_worker(engine, slots=1))
         stage = await stack.enter_async_context(running_adapter(worker.address, init_timeout_s=29))
@@ -150,21 +95,6 @@ async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
         await stage.until(free_slots=2)
 
 
-async def test_slot_is_given_on_only_when_the_worker_has_cleaned_it() -> None:
-    engine = ScriptedEngine(listen(), slots=1, slow_cleanup=True)
-    async with running_worker(engine, slots=1) as worker, running_adapter(worker.address) as stage:
-        async with stage.client() as first, stage.client() as second:
-            await first.begin()
-            await second.expect("session.queued")
-            await first.send(CLOSE)
-            await first.rest()
-            await until(lambda: engine.session.is_closing)
-            assert (await stage.request("/readyz"))[2]["free_slots"] == 0
-            engine.session.finish_cleanup()
-            await second.expect("session.queue_done")
-            engine.slow_cleanup = False
-
-
 @long
 async def test_capacity_holds_for_many_who_come_at_once() -> None:
     """The engine itself complains if a slot is used twice."""
@@ -192,145 +122,6 @@ async def test_capacity_holds_for_many_who_come_at_once() -> None:
         await until(lambda: free_again(engine, 100))
 
 
-# ------------------------------------------------------------------------------------------------ queue
-
-
-async def test_waiting_clients_are_told_their_place() -> None:
-    clock = ManualClock()
-    engine = ScriptedEngine(listen(), slots=1)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, clock=clock) as stage:
-            async with stage.client() as first, stage.client() as second, stage.client() as third:
-                await first.begin()
-                queued = await second.expect("session.queued")
-                assert queued["position"] == 1
-                assert queued["queue_length"] == 1
-                assert (queued["estimated_wait_s"], queued["estimate_is_guess"]) == (5.0, True)
-                assert (await third.expect("session.queued"))["position"] == 2
-                await clock.advance(3)
-                update = await third.expect("session.queue_update")
-                assert (update["position"], update["estimated_wait_s"]) == (2, 11.0)
-                await second.expect("session.queue_update")
-                second.vanish()
-                await first.send(CLOSE)
-                await third.expect("session.queue_done")
-                await third.send(CLOSE)
-                await third.rest()
-
-
-async def test_full_queue() -> None:
-    engine = ScriptedEngine(listen(), slots=1)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, queue_capacity=1) as stage:
-            async with stage.client() as first, stage.client() as second, stage.client() as third:
-                await first.begin()
-                await second.expect("session.queued")
-                events, code = await third.end()
-                assert codes(events) == ["queue_full"]
-                assert events[0]["error"]["type"] == "server_error"
-                assert code == 1013
-
-
-async def test_longest_wait_in_the_queue() -> None:
-    clock = ManualClock()
-    engine = ScriptedEngine(listen(), slots=1)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, clock=clock, queue_max_wait_s=5) as stage:
-            async with stage.client() as first, stage.client() as second:
-                await first.begin()
-                await second.expect("session.queued")
-                await clock.advance(5)
-                events, code = await second.end()
-                assert codes(events) == ["queue_timeout"]
-                assert code == 1013
-
-
-async def test_without_a_worker_clients_wait_and_are_then_sent_away() -> None:
-    clock = ManualClock()
-    async with running_adapter("127.0.0.1:1", clock=clock, wait=False) as stage:
-        async with stage.client() as client:
-            await client.expect("session.queued")
-            await clock.advance(10)
-            events, code = await client.end()
-            assert codes(events) == ["service_unavailable"]
-            assert code == 1013
-        assert (await stage.request("/ready"))[0] == 503
-
-
-# --------------------------------------------------------------------------------------------- the worker
-
-
-class WorkerProcess:
-    """A real worker in a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
-        self.process = process
-        self.address = address
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        os.kill(self.process.pid, number)
-
-
-@asynccontextmanager
-async def worker_process(*arguments: str) -> AsyncIterator[WorkerProcess]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.scripted_worker", *arguments, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
-            line = (await process.stdout.readline()).decode()
-        assert line.startswith("worker ready on "), line
-        yield WorkerProcess(process, line.removeprefix("worker ready on ").strip())
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def test_killed_worker_gives_every_client_exactly_one_end() -> None:
-    clock = ManualClock()
-    async with worker_process("--slots", "4", "--script", "hang") as worker:
-        async with running_adapter(worker.address, clock=clock) as stage, AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(stage.client()) for _ in range(4)]
-            for client in clients:
-                await client.begin()
-                await client.send(append(2.0))
-                await client.expect("listen")
-            waiting = await stack.enter_async_context(stage.client())
-            await waiting.expect("session.queued")
-
-            worker.kill()
-            ends = [await client.end() for client in clients]
-
-            for events, code in ends:
-                assert [e["type"] for e in events] == ["error", "session.closed"]
-                assert events[0]["error"]["code"] == "inference_error"
-                assert events[1]["reason"] == "backend_error"
-                assert code == 1011
-            # Whoever waits goes on waiting: a worker may come.
-            await clock.advance(3)
-            assert (await waiting.expect("session.queue_update"))["position"] == 1
-
-
-async def test_worker_lost_before_the_session_began_is_replaced_unseen() -> None:
-    dying = ScriptedEngine(listen(), slots=2, slow_start=True)
-    other = ScriptedEngine(listen(), slots=1)
-    async with running_worker(dying, slots=2) as first, running_worker(other, slots=1) as second:
-        async with running_adapter(first.address, second.address) as stage, stage.client() as client:
-            await stage.until(slots=3)
-            await client.expect("session.queue_done")
-            await client.send(INIT, append(input_id="held"))
-            await until(lambda: dying.sessions)
-            first.worker.interrupt()
-            first.worker.interrupt()
-
-            await client.expect("session.created")
-
-            assert (await client.expect("listen"))["input_id"] == "held"
-            assert len(other.sessions) == 1
-
-
 async def test_slot_that_somebody_else_took_is_waited_for() -> None:
     """The adapter counts only on what the worker says is free."""
     engine = ScriptedEngine(listen(), slots=1)
@@ -342,21 +133,6 @@ async def test_slot_that_somebody_else_took_is_waited_for() -> None:
                 await holder.send(CLOSE)
                 await holder.rest()
                 await client.expect_until("session.queue_done")
-
-
-async def test_worker_going_away_lets_its_sessions_finish() -> None:
-    engine = ScriptedEngine(speak("One"), repeat=True)
-    async with running_worker(engine, drain_timeout_s=1.0) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.begin()
-            worker.worker.interrupt()
-            await client.send(append())
-            await client.expect("text", "audio")
-
-            events, code = await client.end()
-
-            assert [e.get("reason") for e in events] == ["server_shutdown"]
-            assert code == 1012
 
 
 async def test_session_that_has_not_begun_does_not_end_with_a_worker_that_leaves() -> None:

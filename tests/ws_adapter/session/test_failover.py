@@ -137,6 +137,20 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.get("text", "") for event in events if event.get("kind") == "text")
 
 
+async def fails(client: Client) -> None:
+    """The session ends as one whose worker is lost for good."""
+    events, code = await client.end()
+    assert [event["type"] for event in events] == ["error", "session.closed"]
+    assert code == 1011
+
+
+async def next_engine(home: Backend, first: int, unit: int) -> ScriptedEngine:
+    """The other one of two workers, once it was given this unit."""
+    second = home.engines[1 - first]
+    await until(lambda: second.sessions and unit in second.session.given)
+    return second
+
+
 async def test_session_that_loses_its_worker_stays_at_its_revision() -> None:
     names = ["canary", "stable", "canary"]
     options = {"workers": 3, "names": names, "revisions": ("scripted=canary:1,stable:1",)}
@@ -169,8 +183,7 @@ async def test_worker_lost_in_a_unit_another_one_answers_it(step: str, is_told_t
             await home.end(first)
         else:
             home.lose(first)
-        second = home.engines[1 - first]
-        await until(lambda: second.sessions and 3 in second.session.given)
+        second = await next_engine(home, first, 3)
         second.session.release(step, 3)
         if step != "finalize":
             told += await answer(client)
@@ -191,9 +204,7 @@ async def test_words_of_a_unit_that_was_cut_off_are_told_once() -> None:
         await client.send(append(1.0))
         await until(lambda: "generate" in [call[0] for call in home.engines[first].session.calls])
         home.lose(first)
-        second = home.engines[1 - first]
-        await until(lambda: second.sessions and 1 in second.session.given)
-        second.session.release("generate", 1)
+        (await next_engine(home, first, 1)).session.release("generate", 1)
         told = await answer(client) + await units(client, 1)
         assert text_of(told) == "Hello there you"
 
@@ -262,9 +273,7 @@ async def test_worker_that_drains_finishes_the_unit_that_it_has(step: str) -> No
         await home.stage.until(workers=1)
         await client.send(append(1.0))
         home.engines[first].session.release(step, 2)
-        second_engine = home.engines[1 - first]
-        await until(lambda: second_engine.sessions and 2 in second_engine.session.given)
-        second = second_engine.session
+        second = (await next_engine(home, first, 2)).session
         second.release(step, 2)
         told += await answer(client) + await answer(client) + await units(client, 1)
         assert text_of(told) == "Hello there"
@@ -319,8 +328,7 @@ async def test_live_session_goes_on_at_another_worker() -> None:
             await client.send(live.append(1.0), live.append(1.0))
             await until(lambda: 2 in home.engines[first].session.heard)
             home.lose(first)
-            second = home.engines[1 - first]
-            await until(lambda: second.sessions and 2 in second.session.given)
+            second = await next_engine(home, first, 2)
             second.session.release("generate", 2)
             await client.send(live.append(1.0))
             said = ""
@@ -346,8 +354,7 @@ async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
             )
             first = home.at
             home.lose(first)
-            second = home.engines[1 - first]
-            await until(lambda: second.sessions and 2 in second.session.given)
+            second = await next_engine(home, first, 2)
             second.session.release("generate", 2)
             await client.send(realtime.append(1.0))
             done = await client.expect_until("response.done")
@@ -361,30 +368,28 @@ async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "options"), [(INFO, {}), (REPLAYING, {"journal_s": 0}), (REPLAYING, {"journal_mib": 0})]
+    ("info", "options"),
+    [
+        (INFO, {}),
+        (REPLAYING, {"journal_s": 0}),
+        (REPLAYING, {"journal_mib": 0}),
+        (REPLAYING, {"journal_s": 2}),
+    ],
+    ids=["model", "seconds", "bytes", "long turn"],
 )
-async def test_session_without_a_journal_ends_with_its_worker(info: Any, options: dict[str, Any]) -> None:
-    async with backend(*TALK, info=info, **options) as home, home.stage.client() as client:
+async def test_session_without_enough_journal_ends_with_its_worker(
+    info: Any, options: dict[str, Any]
+) -> None:
+    plays = [speak("word")] * 4
+    async with backend(*plays, info=info, **options) as home, home.stage.client() as client:
         await client.begin()
-        await units(client, 1)
-        home.lose(home.at)
-        events, code = await client.end()
-        assert [event["type"] for event in events] == ["error", "session.closed"]
-        assert code == 1011
-
-
-async def test_turn_longer_than_the_journal_ends_with_its_worker() -> None:
-    async with backend(*(speak("word") for _ in range(8)), journal_s=2) as home:
-        async with home.stage.client() as client:
-            await client.begin()
-            await units(client, 4)
-            first = home.at
-            home.lose(first)
-            events, code = await client.end()
-            assert [event["type"] for event in events] == ["error", "session.closed"]
-            assert code == 1011
+        await units(client, 4)
+        first = home.at
+        home.lose(first)
+        await fails(client)
+        if options.get("journal_s"):
             assert await home.outcome(FailoverOutcome.NO_JOURNAL) == 1
-            assert not home.engines[1 - first].sessions
+        assert not home.engines[1 - first].sessions
 
 
 async def test_no_other_worker_ends_the_session_as_ever() -> None:
@@ -392,9 +397,7 @@ async def test_no_other_worker_ends_the_session_as_ever() -> None:
         await client.begin()
         await units(client, 1)
         home.lose(0)
-        events, code = await client.end()
-        assert [event["type"] for event in events] == ["error", "session.closed"]
-        assert code == 1011
+        await fails(client)
         assert await home.outcome(FailoverOutcome.NO_SLOT) == 1
         assert await home.value("antiphon_journal_bytes") == 0
 
@@ -407,9 +410,7 @@ async def test_worker_that_refuses_the_session_ends_it_as_ever() -> None:
         refusal = SessionFailed(Reason.KV_EXHAUSTED, "No memory is left.")
         home.engines[1 - first].script = Script(TALK, refuses=refusal)
         home.lose(first)
-        events, code = await client.end()
-        assert [event["type"] for event in events] == ["error", "session.closed"]
-        assert code == 1011
+        await fails(client)
         assert await home.outcome(FailoverOutcome.REFUSED) == 1
         assert await home.value("antiphon_journal_bytes") == 0
 
@@ -439,9 +440,7 @@ async def test_journal_that_breaks_its_workers_breaks_three_and_no_fourth() -> N
             if lost < 2:
                 await until(lambda lost=lost: sum(bool(e.sessions) for e in home.engines) == lost + 2)  # type: ignore[misc]
                 told += await units(client, 1)
-        events, code = await client.end()
-        assert [event["type"] for event in events] == ["error", "session.closed"]
-        assert code == 1011
+        await fails(client)
         assert text_of(told) == "Hello there"
         assert sum(bool(engine.sessions) for engine in home.engines) == 3
 
@@ -468,8 +467,6 @@ async def test_hang_of_a_unit_is_over_when_its_worker_is_lost() -> None:
         await client.send(append(1.0), append(1.0, force_listen=True))
         await until(lambda: 1 in home.engines[first].session.heard)
         home.engines[first].break_device()
-        second = home.engines[1 - first]
-        await until(lambda: second.sessions and 1 in second.session.given)
-        second.session.release("generate", 1)
+        (await next_engine(home, first, 1)).session.release("generate", 1)
         told = await answer(client) + await answer(client)
         assert text_of(told) == ""

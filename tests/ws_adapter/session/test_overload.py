@@ -33,27 +33,17 @@ def is_dropped(event: Event) -> bool:
     return event["kind"] == "listen" and event["metrics"].get("dropped") is True
 
 
-def test_dropped_unit_is_answered_and_never_runs() -> None:
+def test_dropped_units_are_each_answered_and_never_decoded_or_run() -> None:
     talk = active()
     [told] = dropping(talk, append(1, input_id="in-1"))
 
     assert is_dropped(told)
     assert (told["input_id"], told["metrics"]["dropped_total"]) == ("in-1", 1)
+    [told] = dropping(talk, {"type": "input.append", "input": {"audio": "!" * 85_336}})
+    assert is_dropped(told)
+    assert [is_dropped(told) for told in dropping(talk, append(3))] == [True, True, True]
     assert talk.runs == []
     assert talk.dialect.held_bytes == 0
-
-
-def test_what_cannot_be_decoded_is_dropped_like_anything_else() -> None:
-    talk = active()
-    [told] = dropping(talk, {"type": "input.append", "input": {"audio": "!" * 85_336}})
-
-    assert is_dropped(told)
-
-
-def test_every_unit_of_a_dropped_append_is_answered() -> None:
-    talk = active()
-
-    assert [is_dropped(told) for told in dropping(talk, append(3))] == [True, True, True]
 
 
 def test_answer_keeps_its_place_in_the_order_of_input() -> None:
@@ -105,13 +95,18 @@ def test_force_listen_of_a_dropped_unit_moves_to_the_next() -> None:
     assert [run.force_listen for run in talk.runs] == [True, False]
 
 
-def test_pictures_of_a_dropped_append_are_not_looked_at() -> None:
+def test_pictures_of_dropped_input_are_neither_looked_at_nor_held() -> None:
     talk = active(mode=Mode.VIDEO)
     [told] = dropping(talk, append(1, video_frames=["no picture"]))
     assert is_dropped(told)
     talk.client(append(1))
-
     assert talk.runs[0].frames == ()
+
+    duplex = DuplexConversation(mode=Mode.VIDEO)
+    duplex.activate()
+    assert dropping(duplex, {"type": "video_frame", "frame_base64": "no picture"}) == []
+    duplex.client({"type": "audio_chunk", "audio_base64": pcm(1)})
+    assert duplex.runs[0].frames == ()
 
 
 def test_input_dropped_before_the_session_begins_is_only_counted() -> None:
@@ -125,24 +120,16 @@ def test_input_dropped_before_the_session_begins_is_only_counted() -> None:
     assert talk.finish(1)[0]["metrics"]["dropped_total"] == 1
 
 
-def test_fields_are_checked_all_the_same() -> None:
+def test_fields_are_checked_all_the_same_and_other_events_are_not_dropped() -> None:
     talk = active()
     [told] = dropping(talk, append(1, max_slice_nums=10))
     assert told["error"]["param"] == "input.max_slice_nums"
     [told] = dropping(talk, append(61))
     assert told["error"]["code"] == "invalid_payload"
     [told] = dropping(talk, {"type": "input.append", "input": {"audio": ""}})
-
     assert told["error"]["code"] == "missing_field"
 
-
-def test_other_events_are_not_dropped() -> None:
-    talk = Conversation()
-    talk.connect()
-    dropping(talk, {"type": "session.init", "payload": {}})
-    assert len(talk.configured) == 1
     dropping(talk, {"type": "session.close"})
-
     assert talk.closed is not None
 
 
@@ -159,11 +146,11 @@ def test_input_that_is_held_is_counted_until_its_unit_is_closed() -> None:
     assert talk.dialect.held_bytes == 0
 
 
-def test_session_that_has_ended_holds_nothing() -> None:
+def test_carried_audio_and_pictures_are_counted_until_the_session_ends() -> None:
     for ends in ("close", "disconnected"):
-        talk = active()
-        talk.client(append(2.5))
-        assert talk.dialect.held_bytes > 0
+        talk = active(mode=Mode.VIDEO)
+        talk.client(append(0.5, video_frames=[pictured()]))
+        assert talk.dialect.held_bytes == 32_000 + len(picture())
         if ends == "close":
             talk.client({"type": "session.close"})
         else:
@@ -171,17 +158,9 @@ def test_session_that_has_ended_holds_nothing() -> None:
         assert talk.dialect.held_bytes == 0
 
 
-def test_carried_audio_and_pictures_are_counted() -> None:
-    talk = active(mode=Mode.VIDEO)
-    talk.client(append(0.5, video_frames=[pictured()]))
-
-    assert talk.dialect.held_bytes == 32_000 + len(picture())
-
-
 def test_reference_audio_is_counted_until_the_worker_has_it() -> None:
     talk = Conversation()
     talk.client({"type": "session.init", "payload": {"ref_audio": pcm(1), "tts_ref_audio": pcm(2)}})
-    assert talk.dialect.held_bytes == 3 * 64_000
     talk.connect()
     assert talk.dialect.held_bytes == 3 * 64_000
     talk.worker(ready_signal())
@@ -189,34 +168,18 @@ def test_reference_audio_is_counted_until_the_worker_has_it() -> None:
     assert talk.dialect.held_bytes == 0
 
 
-def test_nobody_waits_with_reference_audio_while_there_is_no_room() -> None:
-    talk = Conversation()
+def test_nobody_waits_with_reference_audio_while_there_is_no_room_but_who_has_a_slot_begins() -> None:
+    waits, begins = Conversation(), Conversation()
+    init = {"type": "session.init", "payload": {"ref_audio": pcm(1)}}
 
-    [told] = dropping(talk, {"type": "session.init", "payload": {"ref_audio": pcm(1)}})
+    [told] = dropping(waits, init)
+    begins.connect()
+    dropping(begins, init)
 
     assert told["error"]["code"] == "service_unavailable"
-    assert talk.closed is not None
-    assert talk.closed.code is CloseCode.TRY_AGAIN_LATER
-
-
-def test_who_has_a_slot_begins_with_reference_audio_all_the_same() -> None:
-    talk = Conversation()
-    talk.connect()
-    dropping(talk, {"type": "session.init", "payload": {"ref_audio": pcm(1)}})
-
-    assert len(talk.configured) == 1
-
-
-def test_pictures_are_not_held_while_there_is_no_room() -> None:
-    talk = DuplexConversation(mode=Mode.VIDEO)
-    talk.activate()
-    assert dropping(talk, {"type": "video_frame", "frame_base64": "no picture"}) == []
-    talk.client({"type": "audio_chunk", "audio_base64": pcm(1)})
-
-    assert talk.runs[0].frames == ()
-
-
-# ------------------------------------------------------------------------------------------ whole adapters
+    assert waits.closed is not None
+    assert waits.closed.code is CloseCode.TRY_AGAIN_LATER
+    assert len(begins.configured) == 1
 
 
 async def test_input_beyond_what_may_be_in_flight_is_dropped() -> None:

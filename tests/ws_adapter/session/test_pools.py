@@ -1,11 +1,10 @@
 """Two models behind one adapter: a session can do what the pool of its model can, and queues there."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from inference_service.interface.setups import Mode
 from tests.support.scripted_engine import INFO, ScriptedEngine, listen, running_worker, write
@@ -58,79 +57,55 @@ def voice(name: str) -> Event:
 SEMANTIC = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
 
 
-# -------------------------------------------------------------------------------------------- capabilities
-
-
-@pytest.mark.parametrize(
-    ("model", "session", "param"),
-    [
-        ("writer", {"tools": [TOOL]}, None),
-        ("writer", voice("amber"), None),
-        ("writer", voice("birch"), "session.audio.output.voice"),
-        ("writer", {"tools": [TOOL], "tool_choice": "required"}, None),
-        ("speaker", {"tools": [TOOL], "tool_choice": "required"}, "session.tool_choice"),
-        ("speaker", voice("birch"), None),
-        ("speaker", voice("amber"), "session.audio.output.voice"),
-        ("speaker", SEMANTIC, None),
-    ],
-)
-async def test_realtime_session_can_do_what_the_pool_of_its_model_can(
-    model: str, session: Event, param: str | None
-) -> None:
+async def test_realtime_session_can_do_what_the_pool_of_its_model_can() -> None:
     """The attack on the union: ask one model for what only the other can do."""
-    async with served() as stage, client(stage, f"/v1/realtime?model={model}") as talk:
-        await talk.expect("session.created", "conversation.created")
-        await talk.send(changed(**session))
-        if param is None:
-            await talk.expect("session.updated")
-        else:
-            assert (await talk.expect("error"))["error"]["param"] == param
-
-
-@pytest.mark.parametrize(
-    ("model", "tools", "detection"), [("writer", 1, "server_vad"), ("speaker", 0, "semantic_vad")]
-)
-async def test_realtime_session_leaves_out_what_the_pool_of_its_model_cannot(
-    model: str, tools: int, detection: str
-) -> None:
-    async with served() as stage, client(stage, f"/v1/realtime?model={model}") as talk:
-        await talk.expect("session.created", "conversation.created")
-        await talk.send(changed(tools=[TOOL], **SEMANTIC))
-        session = (await talk.expect("session.updated"))["session"]
-
-    assert len(session["tools"]) == tools
-    assert session["audio"]["input"]["turn_detection"]["type"] == detection
-
-
-async def test_response_can_ask_for_what_the_pool_of_the_model_can() -> None:
+    required = {"tools": [TOOL], "tool_choice": "required"}
     async with served() as stage:
-        for model, wrong in (
-            ("speaker", {"tools": [TOOL], "tool_choice": "required"}),
-            ("writer", voice("birch")),
+        for model, session, param in (
+            ("writer", {"tools": [TOOL]}, None),
+            ("writer", voice("amber"), None),
+            ("writer", voice("birch"), "session.audio.output.voice"),
+            ("writer", required, None),
+            ("speaker", required, "session.tool_choice"),
+            ("speaker", voice("birch"), None),
+            ("speaker", voice("amber"), "session.audio.output.voice"),
+            ("speaker", SEMANTIC, None),
+        ):
+            async with client(stage, f"/v1/realtime?model={model}") as talk:
+                await talk.expect("session.created", "conversation.created")
+                await talk.send(changed(**session))
+                if param is None:
+                    await talk.expect("session.updated")
+                else:
+                    assert (await talk.expect("error"))["error"]["param"] == param
+
+
+async def test_realtime_session_leaves_out_what_the_pool_of_its_model_cannot() -> None:
+    async with served() as stage:
+        for model, tools, detection in (("writer", 1, "server_vad"), ("speaker", 0, "semantic_vad")):
+            async with client(stage, f"/v1/realtime?model={model}") as talk:
+                await talk.expect("session.created", "conversation.created")
+                await talk.send(changed(tools=[TOOL], **SEMANTIC))
+                session = (await talk.expect("session.updated"))["session"]
+
+            assert len(session["tools"]) == tools
+            assert session["audio"]["input"]["turn_detection"]["type"] == detection
+
+
+async def test_response_and_client_secret_can_ask_for_what_the_pool_of_the_model_can() -> None:
+    async with served() as stage:
+        for model, wrong, param in (
+            ("speaker", {"tools": [TOOL], "tool_choice": "required"}, "session.tool_choice"),
+            ("writer", voice("birch"), "session.audio.output.voice"),
         ):
             async with client(stage, f"/v1/realtime?model={model}") as talk:
                 await talk.expect("session.created", "conversation.created")
                 await talk.send({"type": "response.create", "response": wrong})
                 assert (await talk.expect("error"))["error"]["param"].startswith("response.")
-
-
-@pytest.mark.parametrize(
-    ("model", "session", "param"),
-    [
-        ("speaker", {"tools": [TOOL], "tool_choice": "required"}, "session.tool_choice"),
-        ("writer", voice("birch"), "session.audio.output.voice"),
-    ],
-)
-async def test_client_secret_is_made_for_what_the_pool_of_its_model_can(
-    model: str, session: Event, param: str
-) -> None:
-    async with served() as stage:
-        body = {"session": {"type": "realtime", "model": model, **session}}
-        status, _, told = await stage.request(
-            "/v1/realtime/client_secrets", "POST", body=repr(body).replace("'", '"').encode()
-        )
-        assert status == 400
-        assert told["error"]["param"].startswith(param)
+            body = json.dumps({"session": {"type": "realtime", "model": model, **wrong}}).encode()
+            status, _, told = await stage.request("/v1/realtime/client_secrets", "POST", body=body)
+            assert status == 400
+            assert told["error"]["param"].startswith(param)
 
 
 async def test_live_session_gets_models_and_voices_of_pools_that_hear_and_speak() -> None:
@@ -149,18 +124,19 @@ async def test_live_session_gets_models_and_voices_of_pools_that_hear_and_speak(
                     assert (await talk.expect("error"))["error"]["code"] == code
 
 
-@pytest.mark.parametrize("path", ["/v1/realtime?mode=audio", "/ws/duplex/adx_1"])
-async def test_duplex_session_gets_voices_of_its_pool(path: str) -> None:
-    names = {"/v1/realtime?mode=audio": ("session.queue_done", INIT["type"], "session.created")}
-    granted, opener, created = names.get(path, ("queue_done", "prepare", "prepared"))
-    async with served() as stage, client(stage, path) as talk:
-        await talk.expect(granted)
-        for name, answer in (("amber", "error"), ("birch", created)):
-            given: Event = {"ref_audio_path": name}
-            if opener == INIT["type"]:
-                given = {"payload": {"voice": given}}
-            await talk.send({"type": opener, **given})
-            await talk.expect(answer)
+async def test_duplex_session_gets_voices_of_its_pool() -> None:
+    async with served() as stage:
+        for path, granted, created in (
+            ("/v1/realtime?mode=audio", "session.queue_done", "session.created"),
+            ("/ws/duplex/adx_1", "queue_done", "prepared"),
+        ):
+            async with client(stage, path) as talk:
+                await talk.expect(granted)
+                for name, answer in (("amber", "error"), ("birch", created)):
+                    given: Event = {"ref_audio_path": name}
+                    init = {**INIT, "payload": {"voice": given}}
+                    await talk.send(init if "mode" in path else {"type": "prepare", **given})
+                    await talk.expect(answer)
 
 
 async def test_chat_turn_gets_tools_of_the_pool_of_its_model() -> None:
@@ -173,17 +149,15 @@ async def test_chat_turn_gets_tools_of_the_pool_of_its_model() -> None:
                 await talk.expect(answer)
 
 
-async def test_transcription_gets_models_that_transcribe() -> None:
-    async with served() as stage, client(stage, "/v1/transcription") as talk:
-        await talk.expect("session.created")
-        await talk.send({"type": "session.update", "model": "speaker"})
-        assert (await talk.expect("error"))["code"] == "model_not_found"
-
-
-async def test_realtime_model_that_has_no_chats_is_refused_at_once() -> None:
+async def test_models_without_the_mode_of_a_path_are_refused_at_once() -> None:
     ears = replace(INFO, name="ears", modes=frozenset({Mode.TRANSCRIBE}))
-    async with served(ears, SPEAKER) as stage, client(stage, "/v1/realtime?model=ears") as talk:
-        assert (await talk.expect("error"))["error"]["code"] == "invalid_model"
+    async with served(ears, SPEAKER) as stage:
+        async with client(stage, "/v1/realtime?model=ears") as talk:
+            assert (await talk.expect("error"))["error"]["code"] == "invalid_model"
+        async with client(stage, "/v1/transcription") as talk:
+            await talk.expect("session.created")
+            await talk.send({"type": "session.update", "model": "speaker"})
+            assert (await talk.expect("error"))["code"] == "model_not_found"
 
 
 async def test_each_model_is_listed_with_what_it_can_do() -> None:
@@ -211,8 +185,6 @@ async def test_pool_can_do_what_each_of_its_workers_can() -> None:
             await talk.send(changed(**voice("birch")))
             await talk.expect("error")
 
-
-# -------------------------------------------------------------------------------------------------- queues
 
 SEEING = replace(INFO, name="seeing", modes=frozenset({Mode.AUDIO, Mode.VIDEO}), sees=True)
 

@@ -50,9 +50,6 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-# --------------------------------------------------------------------------------------------- pictures
-
-
 class Counted(bytes):
     """Counts how often somebody looks into it."""
 
@@ -112,9 +109,6 @@ def test_a_few_fill_bytes_are_no_attack() -> None:
     assert read_size(data) == (321, 123)
 
 
-# ------------------------------------------------------------------------------------------------ sound
-
-
 def test_wav_of_a_million_empty_chunks_is_given_up_after_the_first_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -155,8 +149,6 @@ async def test_a_voice_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyP
         assert (await client.expect("error"))["error"]["code"] == "invalid_event", "one after the other"
     assert [name.partition("_")[0] for name in threads] == ["reader"]
 
-
-# ------------------------------------------------------------------------------------------------- JSON
 
 BOMBS: list[Callable[[], bytes]] = [
     lambda: b'{"type":"x","a":[' + b",".join([b"[" * 100 + b"]" * 100] * 60_000) + b"]}",
@@ -206,9 +198,6 @@ async def test_audio_that_is_far_too_long_is_refused_by_the_length_of_its_text()
         assert error["message"] == "input.audio: expected at most 60 s of audio, got about 6291456 bytes"
         await neighbour.send(append())
         await neighbour.expect("listen")
-
-
-# -------------------------------------------------------------------------------------------- neighbours
 
 
 @asynccontextmanager
@@ -281,9 +270,6 @@ async def _flood(attacker: Client, frame: bytes) -> list[str]:
             pass
         told.append(event["error"]["code"])
     return told
-
-
-# -------------------------------------------------------------------------------------------- the threads
 
 
 async def test_readers_do_so_many_pieces_at_a_time_and_first_those_with_a_slot() -> None:

@@ -1,7 +1,9 @@
 """Both chats under any order of events, against a small model of what must always hold."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -95,8 +97,6 @@ class Chatting(RuleBasedStateMachine):
         if not self.worker.is_running:
             self.prefilled = False
 
-    # ---------------------------------------------------------------------------------- the slot
-
     @precondition(lambda self: self.worker.is_wanted)
     @rule(position=st.integers(1, 3))
     def wait_in_the_queue(self, position: int) -> None:
@@ -121,8 +121,6 @@ class Chatting(RuleBasedStateMachine):
         self.worker.forget()
         self.worker.is_wanted = True
         self.jar.machine.displaced()
-
-    # -------------------------------------------------------------------------------- the worker
 
     @precondition(lambda self: self.worker.is_configured and not self.worker.is_ready)
     @rule(speaks=st.booleans())
@@ -163,8 +161,6 @@ class Chatting(RuleBasedStateMachine):
     def go_away(self) -> None:
         self.seen(self.jar.worker(GoingAway(5.0)))
 
-    # -------------------------------------------------------------------------------- the client
-
     @rule(frame=st.sampled_from([b"{", b"[]", b'{"type":7}', b'{"type":"what"}', b"\xff"]))
     def send_nonsense(self, frame: bytes) -> None:
         self.seen(self.jar.client(frame))
@@ -176,8 +172,6 @@ class Chatting(RuleBasedStateMachine):
     @rule(is_congested=st.booleans())
     def congest(self, is_congested: bool) -> None:
         self.seen(self.jar.do(self.jar.machine.congested(is_congested, self.jar.now)))
-
-    # ------------------------------------------------------------------------------ what must hold
 
     @invariant()
     def nothing_follows_the_end(self) -> None:
@@ -276,6 +270,45 @@ def run(machine: Any) -> None:
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
     )
+
+
+def ended_request() -> Jar:
+    jar = ChatJar()
+    jar.ask()
+    jar.done()
+    return jar
+
+
+def ended_session() -> Jar:
+    jar = RealtimeChatJar()
+    jar.activate()
+    jar.client(append())
+    jar.client(CLOSE)
+    return jar
+
+
+@pytest.mark.parametrize("ended", [ended_request, ended_session])
+def test_nothing_is_said_after_the_end(ended: Callable[[], Jar]) -> None:
+    jar = ended()
+    before = list(jar.sent)
+    jar.say("more")
+    jar.done()
+    jar.fail(Reason.WORKER_LOST)
+    jar.queue()
+    jar.grant()
+    jar.ready()
+    jar.client(append())
+    jar.client(request())
+    jar.do(jar.machine.binary_frame(jar.now))
+    jar.do(jar.machine.refused(errors.NO_WORKER))
+    jar.do(jar.machine.shut_down())
+    jar.do(jar.machine.slow_consumer())
+    jar.do(jar.machine.congested(True, jar.now))
+    jar.do(jar.machine.withdrawn([]))
+    jar.do(jar.machine.tick(jar.now + 1000, False))
+
+    assert jar.sent == before
+    assert jar.machine.deadline is None
 
 
 def test_one_request_in_any_order_of_events() -> None:

@@ -1,4 +1,4 @@
-"""G3 in mode chat: turn after turn on one socket, each with a slot of its own. Sections 3 and 9."""
+"""`/v1/realtime?mode=chat`: turn after turn on one socket, each with a slot of its own."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ from tests.ws_adapter.support.conversation import CLOSE, Event, codes, kinds
 from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME
 from ws_adapter.protocol.core.config import ChatSetup
-from ws_adapter.protocol.core.signals import NO_TIMINGS, Finish, GoingAway, Prefilled, UnitEnd
+from ws_adapter.protocol.core.signals import NO_TIMINGS, Failed, Finish, GoingAway, Prefilled, UnitEnd
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.core.turn import Generation
 from ws_adapter.protocol.media.reference_voice import Voice
@@ -41,16 +41,6 @@ def concluded(jar: RealtimeChatJar, close: int, *told: str) -> None:
     assert jar.after_close == []
 
 
-# --------------------------------------------------------------------------------------- the opening
-
-
-def test_slot_is_taken_at_once_and_always_told() -> None:
-    jar = RealtimeChatJar()
-    assert jar.slots == ["take"]
-
-    assert jar.grant() == [{"type": "session.queue_done"}]
-
-
 def test_queue_events_of_the_first_wait() -> None:
     jar = RealtimeChatJar()
     jar.queue(2, 3, 35.04)
@@ -66,75 +56,53 @@ def test_created() -> None:
     jar = RealtimeChatJar()
     created = jar.activate(prompt_tokens=12)
 
+    usage = created.pop("usage")
     assert created == {
         "type": "session.created",
         "metrics": {"n_past_max": 8192, "prompt_length": 12},
         "session_id": SESSION,
         "mode": "turn_based",
-        "usage": {
-            "total_tokens": 12,
-            "input_tokens": 12,
-            "output_tokens": 0,
-            "input_token_details": {
-                "text_tokens": 12,
-                "audio_tokens": 0,
-                "vision_tokens": 0,
-                "cached_tokens": 0,
-            },
-            "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
-        },
     }
+    assert (usage["total_tokens"], usage["input_tokens"], usage["output_tokens"]) == (12, 12, 0)
+    inputs = {"text_tokens": 12, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
+    assert usage["input_token_details"] == inputs
+    assert usage["output_token_details"] == {"text_tokens": 0, "audio_tokens": 0}
     assert jar.configured[0].setup == ChatSetup()
 
 
 def test_settings() -> None:
     jar = RealtimeChatJar()
+    prompts = {"system_prompt": "Be brief.", "instructions": "Be long."}
+    voice = {"tts_ref_audio_base64": f32()}
     jar.activate(
         {
-            "system_prompt": "Be brief.",
-            "instructions": "Be long.",
+            **prompts,
             "model": "antiphon-mini",
             "seed": 7,
-            "voice": {"tts_ref_audio_base64": f32()},
+            "voice": voice,
+            "use_tts": False,
+            "max_slice_nums": 3,
         }
     )
 
-    (opened,) = jar.configured
-    assert isinstance(opened.setup, ChatSetup)
-    assert (opened.setup.system_prompt, opened.setup.model, opened.setup.seed) == (
-        "Be brief.",
-        "antiphon-mini",
-        7,
-    )
-    assert opened.setup.voice.speech_reference is not None
+    setup = jar.configured[0].setup
+    assert isinstance(setup, ChatSetup)
+    assert (setup.system_prompt, setup.model, setup.seed) == ("Be brief.", "antiphon-mini", 7)
+    assert setup.voice.speech_reference is not None
+    jar.client(append(tts={"enabled": True}))
+    assert jar.turn.max_slice_nums == 3
+    assert not jar.turn.speaks
 
 
 def test_what_is_not_honoured_is_reported() -> None:
-    jar = RealtimeChatJar()
-    created = jar.activate(
-        {
-            "config": {"top_k": 5, "generate_audio": True, "max_slice_nums": 2, "oddity": 1, "top_p": None},
-            "tools": [{}],
-            "voice": {"ref_audio_base64": f32()},
-        },
+    config = {"top_k": 5, "generate_audio": True, "max_slice_nums": 2, "oddity": 1, "top_p": None}
+    created = RealtimeChatJar().activate(
+        {"config": config, "tools": [{}], "voice": {"ref_audio_base64": f32()}},
         ignored_fields=("voice.llm_reference",),
     )
 
-    assert created["unsupported_fields"] == [
-        "config.top_k",
-        "config.oddity",
-        "tools",
-        "voice.ref_audio_base64",
-    ]
-
-
-def test_settings_hold_for_the_turns() -> None:
-    jar = RealtimeChatJar()
-    jar.activate({"max_slice_nums": 3, "use_tts": False})
-    jar.client(append(tts={"enabled": True}))
-
-    assert jar.turn.max_slice_nums == 3
-    assert not jar.turn.speaks
+    reported = ["config.top_k", "config.oddity", "tools", "voice.ref_audio_base64"]
+    assert created["unsupported_fields"] == reported
 
 
 @pytest.mark.parametrize("worker", [Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND])
@@ -164,9 +132,6 @@ def test_lost_worker_is_configured_again() -> None:
     assert kinds(jar.sent) == ["session.queue_done", "session.created"]
 
 
-# ----------------------------------------------------------------------------------------- the turns
-
-
 def test_streamed_answer() -> None:
     jar = active()
     jar.sent.clear()
@@ -180,32 +145,19 @@ def test_streamed_answer() -> None:
 
     ids = {"session_id": SESSION, "input_id": "in-1", "response_id": "resp_000000000001"}
     delta = {"type": "response.output.delta", "metrics": {}, **ids}
-    usage = {
-        "total_tokens": 31,
-        "input_tokens": 27,
-        "output_tokens": 4,
-        "input_token_details": {"text_tokens": 27, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0},
-        "output_token_details": {"text_tokens": 4, "audio_tokens": 0},
-    }
+    done = jar.sent.pop()
     assert jar.sent == [
         {**delta, "kind": "text", "text": "Sev"},
         {**delta, "kind": "audio", "audio": base64.b64encode(SPOKEN).decode()},
         {**delta, "kind": "text", "text": "en."},
-        {
-            "type": "response.done",
-            "metrics": {
-                "kv_cache_length": 31,
-                "n_past_max": 8192,
-                "wall_clock_ms": 250.0,
-                "n_tokens": 4,
-                "n_tts_tokens": 0,
-            },
-            **ids,
-            "text": "Seven.",
-            "reason": "turn_end",
-            "usage": usage,
-        },
     ]
+    usage, metrics = done.pop("usage"), done.pop("metrics")
+    assert done == {"type": "response.done", **ids, "text": "Seven.", "reason": "turn_end"}
+    counts = {"kv_cache_length": 31, "n_past_max": 8192, "n_tokens": 4, "n_tts_tokens": 0}
+    assert metrics == {**counts, "wall_clock_ms": 250.0}
+    inputs = {"text_tokens": 27, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
+    details = {"input_token_details": inputs, "output_token_details": {"text_tokens": 4, "audio_tokens": 0}}
+    assert usage == {"total_tokens": 31, "input_tokens": 27, "output_tokens": 4, **details}
 
 
 def test_answer_at_once() -> None:
@@ -315,18 +267,6 @@ def test_voice_of_a_turn_that_the_worker_does_not_have() -> None:
     assert jar.closed is None
 
 
-# ------------------------------------------------------------------------------------------ the slots
-
-
-def test_first_slot_serves_the_first_turn_and_goes_back() -> None:
-    jar = active()
-    jar.client(append())
-    assert jar.slots == ["take"]
-    jar.answer()
-
-    assert jar.slots == ["take", "leave"]
-
-
 def test_first_slot_goes_back_without_input() -> None:
     jar = active(init_timeout_s=20.0)
     jar.sent.clear()
@@ -339,10 +279,14 @@ def test_first_slot_goes_back_without_input() -> None:
     assert jar.closed is None
 
 
-def test_later_turn_takes_a_slot_silently() -> None:
+def test_turn_has_its_slot_and_bytes_until_it_is_answered_and_the_next_one_takes_a_slot_silently() -> None:
     jar = active()
-    jar.client(append())
+    jar.client(append(USER))
+    assert jar.slots == ["take"]
+    assert jar.machine.held_bytes == len("Name a prime.")
     jar.answer()
+    assert jar.slots == ["take", "leave"]
+    assert jar.machine.held_bytes == 0
     jar.sent.clear()
     jar.client(append())
     assert jar.slots == ["take", "leave", "take"]
@@ -395,22 +339,15 @@ def test_time_is_judged_before_content() -> None:
     assert code_of(jar.client({"type": "input.append", "input": {"messages": []}})) == "invalid_event"
 
 
-def test_worker_that_is_lost_between_two_turns_costs_nothing() -> None:
+@pytest.mark.parametrize("signal", [Failed(Reason.WORKER_LOST), GoingAway(5.0)], ids=["lost", "leaves"])
+def test_worker_that_goes_between_two_turns_costs_nothing(signal: Failed | GoingAway) -> None:
     jar = active()
-    assert jar.fail(Reason.WORKER_LOST) == []
+    assert jar.worker(signal) == []
     assert jar.slots == ["take", "leave"]
     jar.client(append())
     jar.next_slot()
 
     assert kinds(jar.answer()) == ["text", "response.done"]
-
-
-def test_worker_that_goes_away_is_left_between_two_turns() -> None:
-    jar = active()
-    jar.worker(GoingAway(5.0))
-
-    assert jar.slots == ["take", "leave"]
-    assert jar.closed is None
 
 
 def test_worker_that_goes_away_ends_its_turn() -> None:
@@ -432,18 +369,6 @@ def test_worker_that_has_gone_away_during_a_turn() -> None:
     assert jar.sent[-1]["reason"] == "server_shutdown"
 
 
-def test_held_bytes_are_given_back() -> None:
-    jar = active()
-    jar.client(append(USER))
-    assert jar.machine.held_bytes == len("Name a prime.")
-    jar.answer()
-
-    assert jar.machine.held_bytes == 0
-
-
-# -------------------------------------------------------------------------------------- the failures
-
-
 @pytest.mark.parametrize("reason", [Reason.IMAGE_INVALID, Reason.CONTENT_UNSUPPORTED, Reason.INPUT_TOO_LONG])
 def test_turn_that_fails_by_its_input(reason: Reason) -> None:
     jar = active()
@@ -460,29 +385,19 @@ def test_turn_that_fails_by_its_input(reason: Reason) -> None:
 
 def test_third_failure_in_a_row_ends_the_session() -> None:
     jar = active()
-    for number in range(3):
+    for number, fails in enumerate([True, True, False, True, True, False, True, True, True]):
+        assert jar.closed is None
         jar.client(append())
         if number:
             jar.next_slot()
-        told = jar.done(UnitEnd.FAILED, None, failure=Reason.INFERENCE_FAILED)
-        assert kinds(told)[:2] == ["error:inference_error", "response.done"]
+        if fails:
+            told = jar.done(UnitEnd.FAILED, None, failure=Reason.INFERENCE_FAILED)
+            assert kinds(told)[:2] == ["error:inference_error", "response.done"]
+        else:
+            jar.answer()
 
     concluded(jar, 1011, "session.closed")
     assert jar.sent[-1]["reason"] == "backend_error"
-
-
-def test_failures_with_a_success_between_them_do_not_end_it() -> None:
-    jar = active()
-    for number in range(6):
-        jar.client(append())
-        if number:
-            jar.next_slot()
-        if number % 3 == 2:
-            jar.answer()
-        else:
-            jar.done(UnitEnd.FAILED, None, failure=Reason.INFERENCE_FAILED)
-
-    assert jar.closed is None
 
 
 def test_answer_too_long_to_be_sent_at_once() -> None:
@@ -539,9 +454,6 @@ def test_no_slot(verdict: errors.Verdict, code: str, close: int, is_first: bool)
     concluded(jar, close, f"error:{code}")
 
 
-# ------------------------------------------------------------------------------------ the state table
-
-
 def in_state(state: State) -> RealtimeChatJar:
     jar = RealtimeChatJar()
     if state is not State.QUEUED:
@@ -568,39 +480,28 @@ def test_close(state: State) -> None:
     assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
 
 
-def test_close_during_a_turn_answers_it() -> None:
+def test_close_during_a_turn_answers_it_and_tells_what_the_session_used() -> None:
     jar = active()
     jar.client(append())
+    jar.answer()
+    jar.client(append())
+    jar.next_slot()
     jar.say("Sev")
     jar.client({"type": "session.close"})
 
     concluded(jar, 1000, "text", "session.closed")
-
-
-def test_close_tells_what_the_session_used() -> None:
-    jar = active()
-    jar.client(append())
-    jar.answer()
-    jar.client(CLOSE)
-
     assert jar.sent[-1]["usage"]["total_tokens"] == 31
 
 
 @pytest.mark.parametrize("state", OPEN)
-def test_unknown_event(state: State) -> None:
+def test_event_of_another_dialect_is_refused(state: State) -> None:
     jar = in_state(state)
-
     assert code_of(jar.client({"type": "input_audio_buffer.append", "audio": ""})) == "unknown_event"
-    assert jar.closed is None
-
-
-@pytest.mark.parametrize("state", OPEN)
-def test_opener_of_the_earlier_dialect(state: State) -> None:
-    jar = in_state(state)
     told = jar.client({"type": "session.update", "session": {"instructions": "Be brief."}})
 
     assert code_of(told) == "invalid_event"
     assert "session.init" in told[0]["error"]["message"]
+    assert jar.closed is None
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED])
@@ -674,18 +575,13 @@ def test_invalid_input_changes_nothing(fields: Any, code: str, param: str) -> No
 
 
 @pytest.mark.parametrize("state", OPEN)
-def test_no_json(state: State) -> None:
+def test_frame_that_is_no_json_text_ends_the_session(state: State) -> None:
     jar = in_state(state)
     jar.client(b"{")
-
     concluded(jar, 1003, "error:invalid_json")
 
-
-@pytest.mark.parametrize("state", OPEN)
-def test_binary_frame(state: State) -> None:
     jar = in_state(state)
     jar.do(jar.machine.binary_frame(jar.now))
-
     concluded(jar, 1003, "error:invalid_frame")
 
 
@@ -722,9 +618,6 @@ def test_flood_of_events() -> None:
     concluded(jar, 1008, "error:rate_limited")
 
 
-# ------------------------------------------------------------------------------------------- the clocks
-
-
 def test_no_opener_in_time() -> None:
     jar = RealtimeChatJar(init_timeout_s=20.0)
     jar.grant()
@@ -748,9 +641,6 @@ def test_idle_between_turns() -> None:
 
     concluded(jar, 1000, "session.closed")
     assert jar.sent[-1]["reason"] == "timeout"
-
-
-# ------------------------------------------------------------------------------------------ the ends
 
 
 @pytest.mark.parametrize("state", OPEN)
@@ -813,27 +703,3 @@ def test_client_that_goes_while_its_input_is_read(content: Any) -> None:
 
     assert jar.read() == []
     assert jar.runs == []
-
-
-def test_nothing_is_said_after_the_end() -> None:
-    jar = active()
-    jar.client(append())
-    jar.client(CLOSE)
-    before = list(jar.sent)
-    jar.say("more")
-    jar.done()
-    jar.fail(Reason.WORKER_LOST)
-    jar.queue()
-    jar.grant()
-    jar.ready()
-    jar.client(append())
-    jar.do(jar.machine.binary_frame(jar.now))
-    jar.do(jar.machine.refused(errors.NO_WORKER))
-    jar.do(jar.machine.shut_down())
-    jar.do(jar.machine.slow_consumer())
-    jar.do(jar.machine.congested(True, jar.now))
-    jar.do(jar.machine.withdrawn([]))
-    jar.do(jar.machine.tick(jar.now + 1000, False))
-
-    assert jar.sent == before
-    assert jar.machine.deadline is None

@@ -8,7 +8,6 @@ from tests.ws_adapter.support.chat_conversation import (
     SPOKEN,
     USER,
     ChatJar,
-    Jar,
     RealtimeChatJar,
     append,
     f32,
@@ -37,8 +36,11 @@ def test_answer_goes_on_behind_what_was_told_of_it() -> None:
 
 
 def test_answer_that_is_sent_at_once_keeps_its_sound_and_its_calls() -> None:
-    for chat in (ChatJar(), RealtimeChatJar()):
-        _ask(chat)
+    request, session = ChatJar(), RealtimeChatJar()
+    request.ask(streaming=False)
+    session.activate()
+    session.client(append(USER, streaming=False))
+    for chat in (request, session):
         chat.prefilled()
         chat.say("Sev", SPOKEN)
         chat.worker(Piece(1, "", b"", call=CallDelta(0, "call_1", "weather", "{")))
@@ -50,14 +52,6 @@ def test_answer_that_is_sent_at_once_keeps_its_sound_and_its_calls() -> None:
         assert done["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
         sound = done.get("audio_data") or done["audio"]
         assert len(sound) > len(SPOKEN)
-
-
-def _ask(chat: Jar) -> None:
-    if isinstance(chat, ChatJar):
-        chat.ask(streaming=False)
-    elif isinstance(chat, RealtimeChatJar):
-        chat.activate()
-        chat.client(append(USER, streaming=False))
 
 
 def test_answer_whose_end_may_be_missing_is_there_until_its_client_has_it() -> None:

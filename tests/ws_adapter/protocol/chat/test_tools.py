@@ -42,23 +42,22 @@ def realtime(catalogue: Any = ABLE) -> Jar:
     return jar
 
 
-DIALECTS: dict[str, tuple[Callable[..., Jar], Callable[..., Event], str]] = {
+Dialect = tuple[Callable[..., Jar], Callable[..., Event], str]
+DIALECTS: dict[str, Dialect] = {
     "/ws/chat": (plain, request, ""),
     "/v1/realtime?mode=chat": (realtime, append, "input."),
 }
 
 
 @pytest.fixture(params=DIALECTS)
-def dialect(request: pytest.FixtureRequest) -> tuple[Callable[..., Jar], Callable[..., Event], str]:
+def dialect(request: pytest.FixtureRequest) -> Dialect:
     return DIALECTS[request.param]
 
 
-def ran(
-    dialect: tuple[Callable[..., Jar], Callable[..., Event], str], *messages: Event, **fields: Any
-) -> Jar:
+def ran(dialect: Dialect, *messages: Event, catalogue: Any = ABLE, **fields: Any) -> Jar:
     """A turn that has reached its worker."""
     make, ask, _ = dialect
-    jar = make()
+    jar = make(catalogue)
     jar.client(ask(*messages, **fields))
     if isinstance(jar, ChatJar):
         jar.grant()
@@ -75,32 +74,17 @@ def says(jar: Jar, *pieces: Piece) -> list[Event]:
     return jar.sent[start:]
 
 
-# ---------------------------------------------------------------------------------------------------- given
-
-
 def test_tools_and_their_choice_reach_the_worker(dialect: Any) -> None:
     turn: Turn = ran(dialect, tools=[WEATHER, TIME], tool_choice="required", parallel_tool_calls=False).turn
-
     weather, time = turn.tools
-    assert (weather.name, weather.description, json.loads(weather.parameters_json)) == (
-        "weather",
-        "Of a city.",
-        CITY,
-    )
+    assert (weather.name, weather.description) == ("weather", "Of a city.")
+    assert json.loads(weather.parameters_json) == CITY
     assert time == Tool("time")
     assert (turn.tool_choice, turn.parallel_tool_calls) == ("required", False)
 
-
-def test_unless_told_otherwise_there_are_none(dialect: Any) -> None:
-    turn: Turn = ran(dialect).turn
-
+    assert ran(dialect, tools=[WEATHER, TIME], tool_choice=TIME).turn.tool_choice == Named("time")
+    turn = ran(dialect).turn
     assert (turn.tools, turn.tool_choice, turn.parallel_tool_calls) == ((), "auto", True)
-
-
-def test_a_tool_is_chosen_by_its_name(dialect: Any) -> None:
-    choice = {"type": "function", "function": {"name": "time"}}
-
-    assert ran(dialect, tools=[WEATHER, TIME], tool_choice=choice).turn.tool_choice == Named("time")
 
 
 def test_calls_and_results_are_part_of_the_history(dialect: Any) -> None:
@@ -120,65 +104,52 @@ def _call(**fields: Any) -> Event:
     return {**CALLED, "tool_calls": [{**CALL, "function": {**CALL["function"], **fields}}]}  # type: ignore[dict-item]
 
 
-BAD: dict[str, tuple[list[Event], Event, str]] = {
-    "a name with a space": ([USER], {"tools": [_function(name="get it")]}, "tools[0].function.name"),
-    "no name": ([USER], {"tools": [{"function": {}}]}, "tools[0].function.name"),
-    "no function": ([USER], {"tools": [TIME, {"type": "function"}]}, "tools[1].function"),
-    "another type": ([USER], {"tools": [{"type": "mcp"}]}, "tools[0].type"),
-    "a name twice": ([USER], {"tools": [TIME, TIME]}, "tools[1].function.name"),
-    "too many": ([USER], {"tools": [_function(name=f"t{i}") for i in range(MAX_TOOLS + 1)]}, "tools"),
+BAD_FIELDS: dict[str, tuple[Event, str]] = {
+    "a name with a space": ({"tools": [_function(name="get it")]}, "tools[0].function.name"),
+    "no name": ({"tools": [{"function": {}}]}, "tools[0].function.name"),
+    "no function": ({"tools": [TIME, {"type": "function"}]}, "tools[1].function"),
+    "another type": ({"tools": [{"type": "mcp"}]}, "tools[0].type"),
+    "a name twice": ({"tools": [TIME, TIME]}, "tools[1].function.name"),
+    "too many": ({"tools": [_function(name=f"t{i}") for i in range(MAX_TOOLS + 1)]}, "tools"),
     "a large schema": (
-        [USER],
         {"tools": [_function(parameters={"title": "x" * MAX_SCHEMA_BYTES})]},
         "tools[0].function.parameters",
     ),
     "a schema of no object": (
-        [USER],
         {"tools": [_function(parameters={"type": "array"})]},
         "tools[0].function.parameters.type",
     ),
-    "a choice of nothing": ([USER], {"tool_choice": "required"}, "tool_choice"),
-    "another choice": ([USER], {"tools": [TIME], "tool_choice": "any"}, "tool_choice"),
-    "a tool that is not there": (
-        [USER],
-        {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "weather"}}},
-        "tool_choice.function.name",
-    ),
-    "calls of the user": ([{**USER, "tool_calls": [CALL]}], {}, "messages[0].tool_calls"),
-    "a call without an id": (
-        [USER, {**CALLED, "tool_calls": [{"function": CALL["function"]}]}],
-        {},
-        "messages[1].tool_calls[0].id",
-    ),
-    "arguments that are no JSON": (
-        [USER, _call(arguments="Bern")],
-        {},
-        "messages[1].tool_calls[0].function.arguments",
-    ),
-    "arguments that are no object": (
-        [USER, _call(arguments="[1]")],
-        {},
-        "messages[1].tool_calls[0].function.arguments",
-    ),
-    "large arguments": (
-        [USER, _call(arguments='{"x": "' + "y" * MAX_CALL_BYTES + '"}')],
-        {},
-        "messages[1].tool_calls[0].function.arguments",
-    ),
-    "a result of no call": ([USER, RESULT], {}, "messages[1].tool_call_id"),
-    "a result without an id": (
-        [USER, CALLED, {"role": "tool", "content": "x"}],
-        {},
-        "messages[2].tool_call_id",
-    ),
-    "a result of nothing": ([USER, CALLED, {**RESULT, "content": ""}], {}, "messages[2].content"),
+    "a choice of nothing": ({"tool_choice": "required"}, "tool_choice"),
+    "another choice": ({"tools": [TIME], "tool_choice": "any"}, "tool_choice"),
+    "a tool that is not there": ({"tools": [WEATHER], "tool_choice": TIME}, "tool_choice.function.name"),
+}
+ARGUMENTS = "messages[1].tool_calls[0].function.arguments"
+NAMELESS = {**CALLED, "tool_calls": [{"function": CALL["function"]}]}
+BAD_MESSAGES: dict[str, tuple[list[Event], str]] = {
+    "calls of the user": ([{**USER, "tool_calls": [CALL]}], "messages[0].tool_calls"),
+    "a call without an id": ([USER, NAMELESS], "messages[1].tool_calls[0].id"),
+    "arguments that are no JSON": ([USER, _call(arguments="Bern")], ARGUMENTS),
+    "arguments that are no object": ([USER, _call(arguments="[1]")], ARGUMENTS),
+    "large arguments": ([USER, _call(arguments='{"x": "' + "y" * MAX_CALL_BYTES + '"}')], ARGUMENTS),
+    "a result of no call": ([USER, RESULT], "messages[1].tool_call_id"),
+    "a result without an id": ([USER, CALLED, {"role": "tool", "content": "x"}], "messages[2].tool_call_id"),
+    "a result of nothing": ([USER, CALLED, {**RESULT, "content": ""}], "messages[2].content"),
     "a result of the user's": (
         [USER, CALLED, {**USER, "tool_call_id": "call_1"}],
-        {},
         "messages[2].tool_call_id",
     ),
-    "a message of nothing": ([USER, {"role": "assistant"}], {}, "messages[1].content"),
+    "a message of nothing": ([USER, {"role": "assistant"}], "messages[1].content"),
 }
+BAD: dict[str, tuple[list[Event], Event, str]] = {
+    **{name: ([USER], fields, path) for name, (fields, path) in BAD_FIELDS.items()},
+    **{name: (messages, {}, path) for name, (messages, path) in BAD_MESSAGES.items()},
+}
+
+
+def refusal(jar: Jar, event: Event) -> str:
+    """What a client is told of an event that is refused."""
+    (error,) = [event for event in jar.client(event) if event["type"] == "error"]
+    return str(error["error"] if isinstance(error["error"], str) else error["error"]["message"])
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -187,43 +158,20 @@ def test_what_cannot_be_used_is_refused_by_its_field(dialect: Any, case: str) ->
     messages, fields, path = BAD[case]
     jar = make()
 
-    told = jar.client(ask(*messages, **fields))
-
-    (error,) = [event for event in told if event["type"] == "error"]
-    message = error["error"] if isinstance(error["error"], str) else error["error"]["message"]
-    assert message.startswith(f"{root}{path}")
+    assert refusal(jar, ask(*messages, **fields)).startswith(f"{root}{path}")
     assert jar.runs == []
 
 
-@pytest.mark.parametrize(
-    ("messages", "fields", "path"),
-    [([USER], {"tools": [TIME]}, "tools"), ([USER, CALLED], {}, "messages[1].tool_calls")],
-    ids=["tools", "calls"],
-)
-def test_a_model_without_tools_is_asked_for_none(
-    dialect: Any, messages: list[Event], fields: Event, path: str
-) -> None:
+def test_a_model_without_tools_is_asked_for_none(dialect: Any) -> None:
     make, ask, root = dialect
-    jar = make(CATALOGUE)
+    tools, calls = ask(USER, tools=[TIME]), ask(USER, CALLED)
 
-    (error,) = [event for event in jar.client(ask(*messages, **fields)) if event["type"] == "error"]
-
-    message = error["error"] if isinstance(error["error"], str) else error["error"]["message"]
-    assert message.startswith(f"{root}{path}: expected none")
+    assert refusal(make(CATALOGUE), tools).startswith(f"{root}tools: expected none")
+    assert refusal(make(CATALOGUE), calls).startswith(f"{root}messages[1].tool_calls: expected none")
 
 
 def test_while_no_worker_is_known_the_worker_is_left_to_judge(dialect: Any) -> None:
-    make, ask, _ = dialect
-    jar = make(None)
-    jar.client(ask(tools=[TIME]))
-    if isinstance(jar, ChatJar):
-        jar.grant()
-        jar.ready()
-
-    assert jar.turn.tools == (Tool("time"),)
-
-
-# ----------------------------------------------------------------------------------------------------- told
+    assert ran(dialect, catalogue=None, tools=[TIME]).turn.tools == (Tool("time"),)
 
 
 def test_a_call_is_told_piece_by_piece_in_realtime() -> None:
@@ -297,14 +245,11 @@ def test_two_calls_are_apart(dialect: Any) -> None:
 
 
 def test_thoughts_are_told_apart() -> None:
-    told = says(realtime_turn(), Piece(1, "", b"", thinking="Hm."), Piece(1, "So.", b""))
+    jar = ran(DIALECTS["/v1/realtime?mode=chat"], enable_thinking=True)
+    told = says(jar, Piece(1, "", b"", thinking="Hm."), Piece(1, "So.", b""))
 
     assert [(it["kind"], it["text"]) for it in told[:-1]] == [("thinking", "Hm."), ("text", "So.")]
     assert (told[-1]["text"], told[-1]["thinking"]) == ("So.", "Hm.")
-
-
-def realtime_turn() -> Jar:
-    return ran(DIALECTS["/v1/realtime?mode=chat"], enable_thinking=True)
 
 
 @pytest.mark.parametrize(

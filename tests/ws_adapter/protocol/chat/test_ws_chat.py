@@ -1,4 +1,4 @@
-"""Dialect C: one request, one answer. Sections 5, 6.5, 6.6 and 7 as it sees them."""
+"""`/ws/chat`: one request, one answer."""
 
 import base64
 import io
@@ -36,9 +36,6 @@ def refused(jar: ChatJar, *, code: str, close: int, told: str = "") -> None:
     assert jar.after_close == []
 
 
-# ---------------------------------------------------------------------------------------- the answer
-
-
 def test_streamed_answer() -> None:
     jar = ChatJar()
     jar.ask()
@@ -69,27 +66,19 @@ def test_streamed_answer() -> None:
     assert jar.slots == ["take"]
 
 
-def test_answer_at_once() -> None:
+@pytest.mark.parametrize("sound", [SPOKEN, b""], ids=["spoken", "text alone"])
+def test_answer_at_once(sound: bytes) -> None:
     jar = ChatJar()
     jar.ask(streaming=False)
     jar.prefilled()
-    jar.say("Sev", SPOKEN)
-    jar.say("en.", SPOKEN)
-    assert jar.machine.held_bytes == 2 * len(SPOKEN)
+    jar.say("Sev", sound)
+    jar.say("en.", sound)
+    assert jar.machine.held_bytes == 2 * len(sound)
     jar.done()
 
     assert [event["type"] for event in jar.sent] == ["prefill_done", "done"]
     assert jar.sent[-1]["text"] == "Seven."
-    assert jar.sent[-1]["audio_data"] == base64.b64encode(2 * SPOKEN).decode()
-
-
-def test_answer_of_text_alone_at_once() -> None:
-    jar = ChatJar()
-    jar.ask(streaming=False)
-    jar.say("Seven.")
-    jar.done()
-
-    assert jar.sent[-1]["audio_data"] is None
+    assert jar.sent[-1]["audio_data"] == (base64.b64encode(2 * sound).decode() or None)
 
 
 def test_answer_too_long_to_be_sent_at_once() -> None:
@@ -111,18 +100,6 @@ def test_answer_that_was_cut_short_is_an_answer(end: UnitEnd, finish: Finish | N
     assert (jar.sent[-1]["type"], jar.sent[-1]["text"]) == ("done", "Sev")
 
 
-# ----------------------------------------------------------------------------------------- the queue
-
-
-def test_no_queue_events_without_a_wait() -> None:
-    jar = ChatJar()
-    jar.client(request())
-    jar.grant()
-
-    assert jar.sent == []
-    assert jar.slots == ["take"]
-
-
 def test_queue_events_of_a_wait() -> None:
     jar = ChatJar()
     jar.client(request())
@@ -140,7 +117,7 @@ def test_queue_events_of_a_wait() -> None:
     ]
 
 
-def test_slot_is_taken_when_the_request_is_read() -> None:
+def test_slot_is_taken_when_the_request_is_read_and_without_a_wait_there_are_no_queue_events() -> None:
     jar = ChatJar()
     assert jar.slots == []
     assert jar.machine.is_waiting
@@ -149,6 +126,7 @@ def test_slot_is_taken_when_the_request_is_read() -> None:
     assert jar.machine.is_waiting
     jar.grant()
     assert not jar.machine.is_waiting
+    assert jar.sent == []
 
 
 def test_lost_worker_is_replaced_without_a_word() -> None:
@@ -183,9 +161,6 @@ def test_no_slot(verdict: errors.Verdict, code: str, close: int) -> None:
     jar.do(jar.machine.refused(verdict))
 
     refused(jar, code=code, close=close)
-
-
-# --------------------------------------------------------------------------------------- the request
 
 
 def test_defaults() -> None:
@@ -315,19 +290,22 @@ def test_samples_that_were_clipped_are_counted_and_clipped() -> None:
     assert np.frombuffer(clip.data, "<f4").max() == 1.0
 
 
-def test_voice() -> None:
+CLIP = np.full(16_000, 0.1, "<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("tts", "voice"),
+    [
+        ({"enabled": True, "ref_audio_data": f32(), "ref_audio_path": "no"}, Voice(speech_reference=CLIP)),
+        ({"ref_audio_path": "../../voices/Amber.wav"}, Voice(voice_id="amber")),
+    ],
+    ids=["clip", "id"],
+)
+def test_voice(tts: Event, voice: Voice) -> None:
     jar = ChatJar()
-    jar.ask(tts={"enabled": True, "ref_audio_data": f32(1.0), "ref_audio_path": "unknown"})
+    jar.ask(tts=tts)
 
-    reference = np.full(16_000, 0.1, "<f4").tobytes()
-    assert jar.configured[0].setup == ChatSetup(voice=Voice(speech_reference=reference))
-
-
-def test_voice_by_id() -> None:
-    jar = ChatJar()
-    jar.ask(tts={"ref_audio_path": "../../voices/Amber.wav"})
-
-    assert jar.configured[0].setup == ChatSetup(voice=Voice(voice_id="amber"))
+    assert jar.configured[0].setup == ChatSetup(voice=voice)
 
 
 def reported(**fields: Any) -> Any:
@@ -342,35 +320,23 @@ def reported(**fields: Any) -> Any:
     return jar.sent[-1].get("unsupported_fields")
 
 
-def test_what_is_not_honoured_is_reported() -> None:
+def test_what_is_not_honoured_is_reported_by_its_public_path() -> None:
     deaf = {"ignored_fields": ("voice.speech_reference",)}
+    voiceless = {"ignored_fields": ("voice.voice_id",)}
     mute = {"speaks": False}
+    clip = {"ref_audio_data": f32()}
 
     assert reported(tts={"enabled": True, "mode": "default"}) is None
-    assert reported(tts={"ref_audio_data": f32()}, ready=deaf) == ["tts.ref_audio_data"]
-    assert reported(tts={"ref_audio_data": f32()}) is None
-    assert reported(tts={"ref_audio_path": "amber"}, ready={"ignored_fields": ("voice.voice_id",)}) == [
-        "tts.ref_audio_path"
-    ]
+    assert reported(tts=clip, ready=deaf) == ["tts.ref_audio_data"]
+    assert reported(tts=clip) is None
+    assert reported(tts={**clip, "ref_audio_path": "amber"}) == ["tts.ref_audio_path"]
+    assert reported(tts={"ref_audio_path": "amber"}, ready=voiceless) == ["tts.ref_audio_path"]
     assert reported(ready=mute) is None
     assert reported(tts={"enabled": True}, ready=mute) == ["tts.enabled"]
     assert reported(use_tts_template=True, ready=mute) == ["use_tts_template"]
-
-
-def test_settings_that_the_worker_ignores_are_reported_by_their_public_paths() -> None:
+    assert reported(use_tts_template=True, ignored=("turn.use_tts_template",)) is None
     ignored = ("turn.omni_mode", "turn.tts.mode")
-
     assert reported(omni_mode=True, tts={"mode": "omni"}, ignored=ignored) == ["omni_mode", "tts.mode"]
-
-
-def test_template_of_speech_that_has_no_effect_is_reported_only_where_nothing_is_spoken() -> None:
-    ignored = ("turn.use_tts_template",)
-
-    assert reported(use_tts_template=True, ignored=ignored) is None
-
-
-def test_id_of_a_voice_beside_a_clip_of_one_is_reported() -> None:
-    assert reported(tts={"ref_audio_data": f32(), "ref_audio_path": "amber"}) == ["tts.ref_audio_path"]
 
 
 def test_model_without_a_voice_writes() -> None:
@@ -382,9 +348,15 @@ def test_model_without_a_voice_writes() -> None:
     assert not jar.turn.speaks
 
 
-# -------------------------------------------------------------------------------------- bad requests
+def of(**part: Any) -> Event:
+    """A request of one message of one part."""
+    return request(user(part))
 
-LONG = "x" * 32_769
+
+def generated(**settings: Any) -> Event:
+    return request(generation=settings)
+
+
 MISSING = [
     (request(messages=None), "messages is missing"),
     (request(messages=[]), "messages is missing"),
@@ -393,12 +365,12 @@ MISSING = [
     (request({"role": "user"}), "messages[0].content is missing"),
     (request({"role": "user", "content": ""}), "messages[0].content is missing"),
     (request({"role": "user", "content": []}), "messages[0].content is missing"),
-    (request(user({"text": "x"})), "messages[0].content[0].type is missing"),
-    (request(user({"type": "text"})), "messages[0].content[0].text is missing"),
-    (request(user({"type": "text", "text": ""})), "messages[0].content[0].text is missing"),
-    (request(user({"type": "image", "data": None})), "messages[0].content[0].data is missing"),
-    (request(user({"type": "audio"})), "messages[0].content[0].data is missing"),
-    (request(user({"type": "video"})), "messages[0].content[0].data is missing"),
+    (of(text="x"), "messages[0].content[0].type is missing"),
+    (of(type="text"), "messages[0].content[0].text is missing"),
+    (of(type="text", text=""), "messages[0].content[0].text is missing"),
+    (of(type="image", data=None), "messages[0].content[0].data is missing"),
+    (of(type="audio"), "messages[0].content[0].data is missing"),
+    (of(type="video"), "messages[0].content[0].data is missing"),
 ]
 MP4 = b"\0\0\0\x10ftypisom" + bytes(16)
 VIDEO = base64.b64encode(MP4).decode()
@@ -412,82 +384,50 @@ INVALID: list[tuple[Any, str]] = [
         request(USER, {"role": "user", "content": 7}),
         "messages[1].content: expected a string or a list, got 7",
     ),
-    (request(user({"type": "smell"})), 'messages[0].content[0].type: expected "text" or "image" or "audio"'),
+    (of(type="smell"), 'messages[0].content[0].type: expected "text" or "image" or "audio"'),
     (
-        request(user({"type": "video", "data": "AAAA", "stack_frames": 1})),
+        of(type="video", data="AAAA", stack_frames=1),
         "messages[0].content[0].data: expected an MP4, MOV, WebM or Matroska file, got something else",
     ),
-    (request(user({"type": "video", "data": "???"})), "messages[0].content[0].data: expected base64"),
-    (
-        request(user({"type": "video", "data": VIDEO, "stack_frames": 9})),
-        "stack_frames: expected an integer",
-    ),
+    (of(type="video", data="???"), "messages[0].content[0].data: expected base64"),
+    (of(type="video", data=VIDEO, stack_frames=9), "stack_frames: expected an integer"),
     (
         request(user(*[{"type": "video", "data": VIDEO}] * 3), user(*[{"type": "video", "data": VIDEO}] * 2)),
         "messages[1].content[1]: expected at most 4 videos in all messages, got more",
     ),
-    (request(user({"type": ["text"]})), "messages[0].content[0].type"),
-    (request(user({"type": "text", "text": 7})), "messages[0].content[0].text: expected a string, got 7"),
-    (
-        request(user({"type": "image", "data": "AAAA"})),
-        "messages[0].content[0].data: expected a JPEG, PNG or WebP",
-    ),
+    (of(type=["text"]), "messages[0].content[0].type"),
+    (of(type="text", text=7), "messages[0].content[0].text: expected a string, got 7"),
+    (of(type="image", data="AAAA"), "messages[0].content[0].data: expected a JPEG, PNG or WebP"),
     (request(user(*[{"type": "image", "data": "AAAA"}] * 5)), "at most 4 pictures in one message, got 5"),
-    (request(user({"type": "audio", "data": "???"})), "messages[0].content[0].data: expected base64"),
-    (request(user({"type": "audio", "data": "AAA="})), "expected a WAV file or whole float32 samples"),
-    (
-        request(user({"type": "audio", "data": f32(), "sample_rate": 7999})),
-        "sample_rate: expected an integer",
-    ),
-    (request(user({"type": "audio", "data": f32(), "sample_rate": 48_001})), "from 8000 to 48000, got 48001"),
-    (request(user({"type": "audio", "data": f32(0.01, level=np.nan)})), "expected finite samples"),
-    (request(user({"type": "audio", "data": f32(0.01, level=17.0)})), "not float32 PCM in [-1, 1]"),
+    (of(type="audio", data="???"), "messages[0].content[0].data: expected base64"),
+    (of(type="audio", data="AAA="), "expected a WAV file or whole float32 samples"),
+    (of(type="audio", data=f32(), sample_rate=7999), "sample_rate: expected an integer"),
+    (of(type="audio", data=f32(), sample_rate=48_001), "from 8000 to 48000, got 48001"),
+    (of(type="audio", data=f32(0.01, level=np.nan)), "expected finite samples"),
+    (of(type="audio", data=f32(0.01, level=17.0)), "not float32 PCM in [-1, 1]"),
     (request(streaming="yes"), 'streaming: expected true or false, got "yes"'),
     (request(generation=[]), "generation: expected an object, got a list"),
-    (
-        request(generation={"max_new_tokens": 0}),
-        "generation.max_new_tokens: expected an integer from 1 to 4096",
-    ),
-    (request(generation={"max_new_tokens": 4097}), "got 4097"),
-    (
-        request(generation={"temperature": 2.1}),
-        "generation.temperature: expected a number from 0 to 2, got 2.1",
-    ),
-    (request(generation={"top_p": 0}), "generation.top_p: expected a number above 0 up to 1, got 0"),
-    (
-        request(generation={"length_penalty": 0.05}),
-        "generation.length_penalty: expected a number from 0.1 to 5",
-    ),
+    (generated(max_new_tokens=0), "generation.max_new_tokens: expected an integer from 1 to 4096"),
+    (generated(max_new_tokens=4097), "got 4097"),
+    (generated(temperature=2.1), "generation.temperature: expected a number from 0 to 2, got 2.1"),
+    (generated(top_p=0), "generation.top_p: expected a number above 0 up to 1, got 0"),
+    (generated(length_penalty=0.05), "generation.length_penalty: expected a number from 0.1 to 5"),
     (request(tts={"mode": "loud"}), 'tts.mode: expected "'),
     (request(tts={"enabled": 1}), "tts.enabled: expected true or false, got 1"),
-    (
-        request(tts={"ref_audio_data": f32(0.4)}),
-        "tts.ref_audio_data: expected 0.5 s to 30 s of audio, got 0.4 s",
-    ),
-    (
-        request(tts={"ref_audio_path": "/etc/passwd"}),
-        "tts.ref_audio_path: expected the id of a registered voice",
-    ),
+    (request(tts={"ref_audio_data": f32(0.4)}), "ref_audio_data: expected 0.5 s to 30 s of audio, got 0.4 s"),
+    (request(tts={"ref_audio_path": "/etc"}), "tts.ref_audio_path: expected the id of a registered voice"),
     (request(image={"max_slice_nums": 10}), "image.max_slice_nums: expected an integer from 1 to 9, got 10"),
     (request(image={"use_image_id": "no"}), "image.use_image_id: expected true or false"),
 ]
+REFUSED = [("missing_field", *case) for case in MISSING] + [("invalid_payload", *case) for case in INVALID]
 
 
-@pytest.mark.parametrize(("event", "told"), MISSING, ids=[told for _, told in MISSING])
-def test_missing_field(event: Any, told: str) -> None:
+@pytest.mark.parametrize(("code", "event", "told"), REFUSED, ids=[told for *_, told in REFUSED])
+def test_field_that_is_missing_or_invalid(code: str, event: Any, told: str) -> None:
     jar = ChatJar()
     jar.client(event)
 
-    refused(jar, code="missing_field", close=1008, told=told)
-    assert jar.slots == []
-
-
-@pytest.mark.parametrize(("event", "told"), INVALID, ids=[told for _, told in INVALID])
-def test_invalid_field(event: Any, told: str) -> None:
-    jar = ChatJar()
-    jar.client(event)
-
-    refused(jar, code="invalid_payload", close=1008, told=told)
+    refused(jar, code=code, close=1008, told=told)
     assert jar.slots == []
 
 
@@ -560,9 +500,6 @@ def test_flood_of_frames() -> None:
     refused(jar, code="rate_limited", close=1008)
 
 
-# ----------------------------------------------------------------------------- what is read elsewhere
-
-
 def test_large_request_is_read_beside_the_event_loop() -> None:
     jar = ChatJar(read_now=False)
     frame = json.dumps(request({"role": "user", "content": "x" * LARGE_FRAME})).encode()
@@ -592,9 +529,6 @@ def test_client_that_goes_while_its_request_is_read() -> None:
 
     assert jar.read() == []
     assert jar.slots == []
-
-
-# ------------------------------------------------------------------------------------------ the ends
 
 
 def test_no_request_in_time() -> None:
@@ -646,52 +580,47 @@ def test_worker_that_fails(reason: Reason, code: str, close: int, state: State) 
     refused(jar, code=code, close=close)
 
 
+FIELD = "messages[0].content[1]"
+
+
 @pytest.mark.parametrize(
-    ("reason", "code", "close"),
+    ("failure", "code", "close"),
     [
-        (Reason.AUDIO_INVALID, "invalid_payload", 1008),
-        (Reason.IMAGE_INVALID, "invalid_payload", 1008),
-        (Reason.VIDEO_INVALID, "invalid_payload", 1008),
-        (Reason.PARAMS_INVALID, "invalid_payload", 1008),
-        (Reason.CONTENT_UNSUPPORTED, "invalid_payload", 1008),
-        (Reason.INPUT_TOO_LONG, "invalid_payload", 1008),
-        (Reason.INFERENCE_FAILED, "inference_error", 1011),
+        ({"failure": Reason.AUDIO_INVALID}, "invalid_payload", 1008),
+        ({"failure": Reason.IMAGE_INVALID}, "invalid_payload", 1008),
+        ({"failure": Reason.VIDEO_INVALID}, "invalid_payload", 1008),
+        ({"failure": Reason.PARAMS_INVALID}, "invalid_payload", 1008),
+        ({"failure": Reason.CONTENT_UNSUPPORTED}, "invalid_payload", 1008),
+        ({"failure": Reason.INPUT_TOO_LONG}, "invalid_payload", 1008),
+        ({"failure": Reason.INFERENCE_FAILED}, "inference_error", 1011),
+        ({"end": UnitEnd.CANCELLED}, "inference_error", 1011),
     ],
+    ids=lambda value: str(next(iter(value.values()))) if isinstance(value, dict) else "",
 )
-def test_turn_that_fails(reason: Reason, code: str, close: int) -> None:
+def test_turn_that_fails(failure: Event, code: str, close: int) -> None:
     jar = ChatJar()
     jar.ask()
-    jar.done(UnitEnd.FAILED, None, failure=reason)
+    jar.done(**{"end": UnitEnd.FAILED, "finish": None, **failure})
 
     refused(jar, code=code, close=close)
 
 
-def test_turn_that_fails_by_a_video_says_why() -> None:
+@pytest.mark.parametrize(
+    ("reason", "part", "problem", "told"),
+    [
+        (Reason.VIDEO_INVALID, "video", "is cut short", "is cut short"),
+        (Reason.CONTENT_UNSUPPORTED, "image", "", "the model cannot take"),
+    ],
+    ids=["video", "part"],
+)
+def test_turn_that_fails_by_a_part_says_which_and_why(
+    reason: Reason, part: str, problem: str, told: str
+) -> None:
     jar = ChatJar()
     jar.ask()
-    field = "turn.messages[0].content[1].video"
-    jar.done(UnitEnd.FAILED, None, failure=Reason.VIDEO_INVALID, field=field, problem="is cut short")
+    jar.done(UnitEnd.FAILED, None, failure=reason, field=f"turn.{FIELD}.{part}", problem=problem)
 
-    refused(jar, code="invalid_payload", close=1008, told="messages[0].content[1].video: is cut short")
-
-
-def test_turn_that_fails_by_a_part_says_which() -> None:
-    jar = ChatJar()
-    jar.ask()
-    field = "turn.messages[0].content[1].image"
-    jar.done(UnitEnd.FAILED, None, failure=Reason.CONTENT_UNSUPPORTED, field=field)
-
-    refused(
-        jar, code="invalid_payload", close=1008, told="messages[0].content[1].image: the model cannot take"
-    )
-
-
-def test_turn_that_the_worker_gave_up() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.done(UnitEnd.CANCELLED, None)
-
-    refused(jar, code="inference_error", close=1011)
+    refused(jar, code="invalid_payload", close=1008, told=f"{FIELD}.{part}: {told}")
 
 
 def test_worker_that_goes_away_lets_the_turn_end() -> None:
@@ -713,22 +642,16 @@ def test_worker_that_has_gone_away() -> None:
     refused(jar, code="service_unavailable", close=CloseCode.SERVICE_RESTART)
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
-def test_server_that_ends_turns_away_who_waits(is_asked: bool) -> None:
+@pytest.mark.parametrize(("step", "close"), [("silent", 1013), ("asked", 1013), ("answered", 1012)])
+def test_server_that_ends(step: str, close: int) -> None:
     jar = ChatJar()
-    if is_asked:
+    if step == "asked":
         jar.client(request())
+    elif step == "answered":
+        jar.ask()
     jar.do(jar.machine.shut_down())
 
-    refused(jar, code="service_unavailable", close=1013)
-
-
-def test_server_that_ends_during_the_answer() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.do(jar.machine.shut_down())
-
-    refused(jar, code="service_unavailable", close=1012)
+    refused(jar, code="service_unavailable", close=close)
 
 
 def test_client_that_does_not_read() -> None:
@@ -744,29 +667,6 @@ def test_key_that_is_withdrawn() -> None:
     jar.do(jar.machine.ended(errors.KEY_WITHDRAWN))
 
     refused(jar, code="unauthorized", close=3000)
-
-
-def test_nothing_is_said_after_the_end() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.done()
-    before: list[Event] = list(jar.sent)
-    jar.say("more")
-    jar.done()
-    jar.fail(Reason.WORKER_LOST)
-    jar.queue()
-    jar.grant()
-    jar.client(request())
-    jar.do(jar.machine.binary_frame(jar.now))
-    jar.do(jar.machine.refused(errors.NO_WORKER))
-    jar.do(jar.machine.shut_down())
-    jar.do(jar.machine.slow_consumer())
-    jar.do(jar.machine.congested(True, jar.now))
-    jar.do(jar.machine.withdrawn([]))
-    jar.do(jar.machine.tick(jar.now + 100, False))
-
-    assert jar.sent == before
-    assert jar.machine.deadline is None
 
 
 def test_tokens_of_all_kinds_count_as_input() -> None:

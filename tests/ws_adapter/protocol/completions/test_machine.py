@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import Event, ready_signal
@@ -56,6 +57,12 @@ class Jar:
         self.closed: CloseSocket | None = None
         self.actions: list[Action] = []
         self.do(self.machine.opened(0.0))
+
+    @property
+    def choice(self) -> Event:
+        """Of the first event."""
+        choice: Event = self.sent[0]["choices"][0]
+        return choice
 
     def do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -110,65 +117,54 @@ def test_turn_of_the_client_goes_to_a_worker_of_its_model() -> None:
     assert (generation.stop, generation.max_new_tokens, generation.temperature) == (("x",), 5, 0.0)
 
 
-def test_client_is_told_nothing_while_it_waits() -> None:
+def test_client_is_told_nothing_while_it_waits_and_a_whole_answer_is_one_object() -> None:
     jar = Jar()
     jar.ask()
     jar.do(jar.machine.queued(Place(1, 3.0, "ticket", 1, False)))
     jar.do(jar.machine.granted(0.0))
     assert jar.sent == []
     assert jar.begun is None
-
-
-def test_whole_answer_is_one_object() -> None:
-    jar = Jar()
-    jar.start()
+    jar.worker(ready_signal())
     jar.answer(Piece(1, "Sev", b""), Piece(1, "en.", b""))
     assert jar.status == 200
     (told,) = jar.sent
     assert told["object"] == "chat.completion"
-    assert told["choices"][0]["message"]["content"] == "Seven."
-    assert told["usage"]["prompt_tokens"] == 27
-    assert told["usage"]["completion_tokens"] == 4
+    assert jar.choice["message"]["content"] == "Seven."
+    assert (told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]) == (27, 4)
     assert jar.closed == CloseSocket(CloseCode.NORMAL, errors.DONE)
 
 
-def test_stream_begins_with_the_role_and_ends_with_the_reason() -> None:
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}], ids=["", "usage"])
+def test_stream_begins_with_the_role_and_ends_with_the_reason(options: Event) -> None:
     jar = Jar()
-    jar.start(stream=True)
+    jar.start(stream=True, stream_options=options)
     jar.answer(Piece(1, "Sev", b""), Piece(1, "en.", b""))
     assert jar.begun == Respond(HTTPStatus.OK, streams=True)
+    if options:
+        assert [chunk["usage"] is None for chunk in jar.sent] == [True] * 4 + [False]
+        assert jar.sent.pop()["choices"] == []
+    else:
+        assert all("usage" not in chunk for chunk in jar.sent)
     deltas = [chunk["choices"][0] for chunk in jar.sent]
     assert deltas[0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
     assert [delta["delta"].get("content") for delta in deltas[1:]] == ["Sev", "en.", None]
     assert [delta["finish_reason"] for delta in deltas] == [None, None, None, "stop"]
-    assert all("usage" not in chunk for chunk in jar.sent)
-
-
-def test_usage_of_a_stream_is_null_until_its_last_chunk() -> None:
-    jar = Jar()
-    jar.start(stream=True, stream_options={"include_usage": True})
-    jar.answer(Piece(1, "Seven.", b""))
-    assert [chunk["usage"] is None for chunk in jar.sent] == [True] * (len(jar.sent) - 1) + [False]
-    assert jar.sent[-1]["choices"] == []
 
 
 def test_answer_cut_at_its_length_says_so() -> None:
     jar = Jar()
     jar.start()
-    read = Prefilled(1, NO_TIMINGS, tokens=tokens(input_text=27))
-    cut = UnitDone(1, UnitEnd.TURN, 31, tokens(input_text=27, output_text=4), finish=Finish.LENGTH)
-    jar.worker(read, Piece(1, "Sev", b""), cut)
-    assert jar.sent[0]["choices"][0]["finish_reason"] == "length"
+    jar.worker(Prefilled(1, NO_TIMINGS), Piece(1, "Sev", b""), structs.replace(DONE, finish=Finish.LENGTH))
+    assert jar.choice["finish_reason"] == "length"
 
 
 def test_spoken_answer_has_its_samples_and_its_transcript() -> None:
     jar = Jar()
     jar.start(**ALOUD)
     jar.answer(Piece(1, "Seven.", SPOKEN))
-    message = jar.sent[0]["choices"][0]["message"]
+    message = jar.choice["message"]
     data = base64.b64decode(message["audio"]["data"])
-    assert message["content"] is None
-    assert message["audio"]["transcript"] == "Seven."
+    assert (message["content"], message["audio"]["transcript"]) == (None, "Seven.")
     assert data[:4] == b"RIFF"
     assert np.frombuffer(data[44:], "<i2").tolist() == [16384] * 2400
 
@@ -196,9 +192,8 @@ def test_calls_of_tools_are_told_whole_and_in_pieces() -> None:
     whole, pieces = Jar(), Jar()
     whole.start(tools=[TOOL])
     whole.answer(*CALLS)
-    choice = whole.sent[0]["choices"][0]
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
+    assert whole.choice["finish_reason"] == "tool_calls"
+    assert whole.choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
 
     pieces.start(tools=[TOOL], stream=True)
     pieces.answer(*CALLS)
@@ -246,8 +241,7 @@ def test_worker_lost_in_the_middle_is_one_error() -> None:
     jar = Jar()
     jar.start()
     jar.worker(Failed(Reason.WORKER_LOST))
-    assert jar.status == 500
-    assert len(jar.sent) == 1
+    assert (jar.status, len(jar.sent)) == (500, 1)
 
 
 def test_model_that_cannot_speak_is_refused_by_the_field() -> None:
@@ -255,8 +249,7 @@ def test_model_that_cannot_speak_is_refused_by_the_field() -> None:
     jar.ask(**ALOUD)
     jar.do(jar.machine.granted(0.0))
     jar.worker(ready_signal(speaks=False))
-    assert jar.status == 400
-    assert jar.sent[0]["error"]["param"] == "modalities"
+    assert (jar.status, jar.sent[0]["error"]["param"]) == (400, "modalities")
 
 
 def test_fault_that_the_worker_finds_is_told_by_the_field_of_the_client() -> None:
@@ -264,15 +257,9 @@ def test_fault_that_the_worker_finds_is_told_by_the_field_of_the_client() -> Non
     url = {"url": "data:video/mp4;base64," + base64.b64encode(b"\0\0\0\x18ftypisom" + bytes(16)).decode()}
     jar.start(messages=[{"role": "user", "content": [{"type": "video_url", "video_url": url}]}])
     assert jar.first(RunTurn).turn.omni_mode
-    failed = UnitDone(
-        1,
-        UnitEnd.FAILED,
-        31,
-        failure=Reason.VIDEO_INVALID,
-        field="turn.messages[0].content[0].video",
-        problem="is cut short",
-    )
-    jar.worker(failed)
+    field = "turn.messages[0].content[0].video"
+    failed = {"failure": Reason.VIDEO_INVALID, "field": field, "problem": "is cut short"}
+    jar.worker(UnitDone(1, UnitEnd.FAILED, 31, **failed))
     assert jar.sent[0]["error"]["param"] == "messages[0].content[0].video_url.url"
     assert jar.sent[0]["error"]["message"] == "messages[0].content[0].video_url.url: is cut short"
 

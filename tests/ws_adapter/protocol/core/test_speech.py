@@ -29,21 +29,11 @@ def test_speech_starts_with_its_first_window_and_stops_with_the_first_of_silence
     ]
 
 
-def test_a_click_starts_nothing() -> None:
-    assert heard(([0.1] * 10 + [1.0, 1.0]) * 10) == []
-
-
-def test_speech_may_start_with_a_gap() -> None:
-    assert heard([0.9, 0.9, 0.0, 0.0, 0.0, 0.0, 0.9]) == [Started(0, 7 * WINDOW)]
-
-
-def test_a_pause_within_speech_is_no_end() -> None:
-    scores = [0.9] * 5 + ([0.0] * (SILENCE - 1) + [0.9]) * 10
-
-    assert heard(scores) == [Started(0, 3 * WINDOW)]
-
-
-def test_speech_goes_on_a_little_below_the_threshold() -> None:
+def test_clicks_gaps_pauses_and_a_little_below_the_threshold_change_nothing() -> None:
+    assert heard(([0.1] * 10 + [1.0, 1.0]) * 10) == [], "a click starts nothing"
+    assert heard([0.9, 0.9, 0.0, 0.0, 0.0, 0.0, 0.9]) == [Started(0, 7 * WINDOW)], "speech starts with a gap"
+    pauses = [0.9] * 5 + ([0.0] * (SILENCE - 1) + [0.9]) * 10
+    assert heard(pauses) == [Started(0, 3 * WINDOW)], "a pause is no end"
     assert heard([0.9] * 3 + [0.36] * 50) == [Started(0, 3 * WINDOW)]
     assert heard([0.36] * 50) == []
 

@@ -100,10 +100,16 @@ class Bench:
         return news.code
 
 
-def test_item_is_written_second_by_second_and_the_slot_is_given_back() -> None:
+def begun(*items: Transcribe) -> Bench:
+    """The first of these is at a worker."""
     bench = Bench()
-    bench.ask(item("a", 2.5))
+    bench.ask(*items)
     bench.grant()
+    return bench
+
+
+def test_item_is_written_second_by_second_and_the_slot_is_given_back() -> None:
+    bench = begun(item("a", 2.5))
 
     for text in (" count", " up", " to"):
         bench.write(text)
@@ -122,9 +128,7 @@ def test_item_is_written_second_by_second_and_the_slot_is_given_back() -> None:
 
 
 def test_session_at_the_worker_is_in_the_background() -> None:
-    bench = Bench()
-    bench.ask(item("a", model="voxtral"))
-    bench.grant()
+    bench = begun(item("a", model="voxtral"))
 
     assert [step for step in bench.steps if isinstance(step, TakeSlot | OpenWorkerSession)] == [
         TakeSlot("voxtral"),
@@ -133,9 +137,7 @@ def test_session_at_the_worker_is_in_the_background() -> None:
 
 
 def test_items_follow_one_another_in_one_slot_with_one_segment_at_a_time() -> None:
-    bench = Bench()
-    bench.ask(item("a"), item("b"))
-    bench.grant()
+    bench = begun(item("a"), item("b"))
 
     assert len(bench.runs) == 1
     bench.write("one")
@@ -149,9 +151,7 @@ def test_items_follow_one_another_in_one_slot_with_one_segment_at_a_time() -> No
 
 
 def test_slot_goes_to_another_session_between_two_items() -> None:
-    bench = Bench()
-    bench.ask(item("a"), item("b"))
-    bench.grant()
+    bench = begun(item("a"), item("b"))
     bench.others_wait = True
 
     bench.write()
@@ -162,9 +162,7 @@ def test_slot_goes_to_another_session_between_two_items() -> None:
 
 
 def test_item_that_gave_way_is_begun_again_and_told_once() -> None:
-    bench = Bench()
-    bench.ask(item("a", 2.0))
-    bench.grant()
+    bench = begun(item("a", 2.0))
     bench.write("one")
 
     bench.do(bench.machine.give_way(bench.now))
@@ -212,9 +210,7 @@ def test_refused_slot_is_looked_for_again_until_the_deadline() -> None:
 
 
 def test_item_that_takes_too_long_fails_and_the_next_one_goes_on() -> None:
-    bench = Bench()
-    bench.ask(item("a"))
-    bench.grant()
+    bench = begun(item("a"))
     bench.now += WAIT_S - 1
     bench.ask(item("b"))
 
@@ -227,21 +223,15 @@ def test_item_that_takes_too_long_fails_and_the_next_one_goes_on() -> None:
     assert bench.ends["b"] == InputTranscriptDone("two", 1.0)
 
 
-def test_hundreds_of_items_are_bounded_and_those_beyond_fail_at_once() -> None:
+def test_items_and_their_seconds_are_bounded_and_those_beyond_fail_at_once() -> None:
     bench = Bench()
-
     bench.ask(*[item(str(number), 0.1) for number in range(300)])
 
     assert len(bench.ends) == 300 - MOST_ITEMS
     assert {bench.code(name) for name in bench.ends} == {TranscriptionCode.BUFFER_FULL}
     assert bench.machine.held_bytes == MOST_ITEMS * len(SECOND) // 10
-
-
-def test_seconds_of_all_items_are_bounded() -> None:
     bench = Bench()
-
     bench.ask(item("a", MOST_S), item("b"))
-
     assert bench.code("b") is TranscriptionCode.BUFFER_FULL
 
 
@@ -260,9 +250,7 @@ def test_cancelled_item_is_told_nothing_more(is_begun: bool) -> None:
 
 
 def test_cancelling_one_item_leaves_the_one_that_is_written() -> None:
-    bench = Bench()
-    bench.ask(item("a"), item("b"))
-    bench.grant()
+    bench = begun(item("a"), item("b"))
 
     bench.do(bench.machine.cancel("b", bench.now))
     bench.do(bench.machine.cancel("unknown", bench.now))
@@ -289,9 +277,7 @@ def test_item_that_nobody_serves_fails_with_the_reason() -> None:
     ],
 )
 def test_unit_that_fails_ends_its_item_with_a_code(done: UnitDone, code: TranscriptionCode) -> None:
-    bench = Bench()
-    bench.ask(item("a", 3.0))
-    bench.grant()
+    bench = begun(item("a", 3.0))
 
     bench.worker(done, Finalized(1))
 
@@ -300,9 +286,7 @@ def test_unit_that_fails_ends_its_item_with_a_code(done: UnitDone, code: Transcr
 
 
 def test_worker_lost_in_the_middle_fails_the_item_alone() -> None:
-    bench = Bench()
-    bench.ask(item("a"), item("b"))
-    bench.grant()
+    bench = begun(item("a"), item("b"))
 
     bench.worker(Failed(Reason.WORKER_LOST))
     bench.grant()
@@ -313,28 +297,20 @@ def test_worker_lost_in_the_middle_fails_the_item_alone() -> None:
 
 
 def test_other_model_has_another_slot() -> None:
-    bench = Bench()
-    bench.ask(item("a", model="one"), item("b", model="two"))
-    bench.grant()
+    bench = begun(item("a", model="one"), item("b", model="two"))
 
     bench.write()
 
     assert [step for step in bench.steps if isinstance(step, TakeSlot)] == [TakeSlot("one"), TakeSlot("two")]
 
 
-def test_empty_item_is_silence_without_a_worker() -> None:
+def test_empty_item_and_one_where_transcription_is_switched_off_need_no_worker() -> None:
     bench = Bench()
-
     bench.ask(item("a", 0.0))
-
     assert bench.ends == {"a": InputTranscriptDone("", 0.0)}
     assert not bench.has_slot
 
-
-def test_nothing_is_transcribed_where_it_is_switched_off() -> None:
     bench = Bench(wait_s=0.0)
-
     bench.ask(item("a"))
-
     assert bench.code("a") is TranscriptionCode.SERVICE_UNAVAILABLE
     assert not bench.has_slot

@@ -1,4 +1,4 @@
-"""Transcription under any order of events, against a small model of section 8.2."""
+"""Transcription under any order of events, against a small model of its state table."""
 
 from dataclasses import dataclass, field
 
@@ -75,8 +75,6 @@ class TranscriptionMachine(RuleBasedStateMachine):
     def open(self) -> Said | None:
         return self.expected[-1] if self.expected and not self.expected[-1].is_ended else None
 
-    # -------------------------------------------------------------------------------------- the client
-
     @rule()
     def update(self) -> None:
         self.has_model = True
@@ -129,8 +127,6 @@ class TranscriptionMachine(RuleBasedStateMachine):
     def congest(self, is_congested: bool) -> None:
         self.talk.do(self.talk.dialect.congested(is_congested, self.talk.now))
         self.catch_up()
-
-    # ----------------------------------------------------------------------- the queue, the worker, time
 
     @precondition(lambda self: self.talk.slot == "wanted")
     @rule()
@@ -201,8 +197,6 @@ class TranscriptionMachine(RuleBasedStateMachine):
             self.open.is_ended = True  # as by a final commit
         self.catch_up()
 
-    # ------------------------------------------------------------------------------- what it came to
-
     def is_current(self, unit: int) -> bool:
         """Whether a unit is one of the utterance that is heard."""
         is_heard = self.hearing is not None and self.hearing in self.expected[:1]
@@ -260,8 +254,6 @@ class TranscriptionMachine(RuleBasedStateMachine):
         self.last = self.expected.pop(0)
         self.outcomes += 1
         self.text, self.sampled = "", 0
-
-    # ------------------------------------------------------------------------------------------ always
 
     @invariant()
     def one_outcome_for_each_utterance(self) -> None:

@@ -1,4 +1,4 @@
-"""Transcription's slot, its clocks, and the column T of 7.1: what each failure means for an utterance."""
+"""Transcription's slot, its clocks, and what each failure means for an utterance."""
 
 import pytest
 
@@ -20,7 +20,14 @@ from ws_adapter.protocol.core.signals import GoingAway, Piece, UnitEnd
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 
-# ---------------------------------------------------------------------------------------------- the slot
+
+def between_utterances() -> TranscriptionConversation:
+    """One was heard, and its slot is kept."""
+    talk = TranscriptionConversation()
+    talk.begin()
+    talk.client(FINAL)
+    talk.complete()
+    return talk
 
 
 def test_slot_is_taken_at_the_first_effective_commit_silently() -> None:
@@ -37,10 +44,7 @@ def test_slot_is_taken_at_the_first_effective_commit_silently() -> None:
 
 
 def test_slot_is_kept_for_the_next_utterance() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
-    talk.complete()
+    talk = between_utterances()
     talk.wait(29.9)
 
     talk.client(COMMIT, append(), FINAL)
@@ -53,10 +57,7 @@ def test_slot_is_kept_for_the_next_utterance() -> None:
 
 
 def test_slot_is_kept_for_half_a_minute() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
-    talk.complete()
+    talk = between_utterances()
 
     talk.wait(29.999)
     assert talk.slot == "held"
@@ -69,26 +70,13 @@ def test_slot_is_kept_for_half_a_minute() -> None:
     assert talk.runs[0].unit == 1
 
 
-def test_slot_is_not_kept_while_others_wait() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
-    talk.complete()
-
-    talk.wait(0.0, others_wait=True)
-
-    assert talk.slot == "none"
-
-
-def test_slot_is_given_up_when_others_come() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
-    talk.complete()
-    talk.wait(10.0)
+@pytest.mark.parametrize("waited", [0.0, 10.0])
+def test_slot_is_not_kept_while_others_wait(waited: float) -> None:
+    talk = between_utterances()
+    talk.wait(waited)
     assert talk.slot == "held"
 
-    talk.wait(1.0, others_wait=True)
+    talk.wait(0.1 * waited, others_wait=True)
 
     assert talk.slot == "none"
 
@@ -124,15 +112,6 @@ def test_slot_is_kept_after_a_failure_too() -> None:
     assert talk.slot == "held"
     talk.wait(1.0)
     assert talk.slot == "none"
-
-
-def test_empty_utterance_leaves_the_queue() -> None:
-    talk = TranscriptionConversation()
-    talk.client(UPDATE, COMMIT)
-
-    assert talk.client(FINAL) == [EMPTY]
-
-    assert (talk.slot, talk.taken, talk.left) == ("none", 1, 1)
 
 
 def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance() -> None:
@@ -176,9 +155,6 @@ def test_slot_that_is_replaced_when_nothing_is_left_to_say_is_given_back() -> No
     talk.client(COMMIT, append(), FINAL)
     talk.serve()
     assert codes(talk.complete()) == ["transcription.done"]
-
-
-# --------------------------------------------------------------------------------------------- the clock
 
 
 def test_open_utterance_without_audio_is_finished_after_half_a_minute() -> None:
@@ -267,8 +243,6 @@ def test_long_utterance_has_no_limit() -> None:
     assert len(talk.heard) == 3601
 
 
-# --------------------------------------------------------------------------------- no slot for an utterance
-
 UNSERVED = [
     (VERDICTS[Reason.QUEUE_FULL], "queue_full"),
     (VERDICTS[Reason.NO_FREE_SLOT], "queue_full"),
@@ -333,8 +307,6 @@ def test_worker_that_cannot_be_reached_fails_the_utterance() -> None:
     assert talk.dialect.held_bytes == 0
     assert talk.slot == "none"
 
-
-# ----------------------------------------------------------------------------------- failures at the worker
 
 THEIRS = [
     Reason.AUDIO_INVALID,
@@ -430,10 +402,7 @@ def test_worker_whose_patience_ends_finishes_the_utterance(reason: Reason) -> No
 
 
 def test_worker_that_is_lost_between_utterances_is_not_missed() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
-    talk.complete()
+    talk = between_utterances()
 
     assert talk.fail(Reason.WORKER_LOST) == []
 
@@ -472,9 +441,6 @@ def test_full_context_goes_on_with_what_is_committed_ahead() -> None:
     assert talk.runs[0].begins
 
 
-# ------------------------------------------------------------------------------------- a worker that leaves
-
-
 def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other() -> None:
     talk = TranscriptionConversation()
     talk.begin()
@@ -492,10 +458,7 @@ def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other() -> None:
 
 
 def test_worker_that_leaves_is_let_go_between_utterances() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
-    talk.complete()
+    talk = between_utterances()
 
     assert talk.worker(GoingAway(20.0)) == []
 
@@ -503,31 +466,18 @@ def test_worker_that_leaves_is_let_go_between_utterances() -> None:
     assert talk.wait(30.0) == []
 
 
-def test_utterance_that_outlasts_a_leaving_worker_closes_without_an_event() -> None:
+@pytest.mark.parametrize("is_early", [False, True])
+def test_utterance_that_outlasts_a_leaving_worker_closes_without_an_event(is_early: bool) -> None:
     talk = TranscriptionConversation()
     talk.begin()
     talk.worker(GoingAway(20.0))
 
     talk.wait(19.9)
     assert talk.closed is None
-    assert talk.wait(0.1) == []
+    assert (talk.fail(Reason.DRAINING) if is_early else talk.wait(0.1)) == []
 
     assert talk.closed is not None
     assert talk.closed.code == 1012
-
-
-def test_leaving_worker_that_ends_early_closes_without_an_event() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.worker(GoingAway(20.0))
-
-    assert talk.fail(Reason.DRAINING) == []
-
-    assert talk.closed is not None
-    assert talk.closed.code == 1012
-
-
-# ------------------------------------------------------------------------------------------------ the end
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -546,34 +496,25 @@ def test_shutdown_closes_without_an_event(is_busy: bool) -> None:
     assert talk.dialect.deadline is None
 
 
-def test_withdrawn_key_is_told() -> None:
+@pytest.mark.parametrize(
+    ("verdict", "code", "close"),
+    [
+        (errors.KEY_WITHDRAWN, "unauthorized", 3000),
+        (VERDICTS[Reason.WORKER_LOST], "processing_error", 1011),
+        (None, "slow_consumer", 1008),
+    ],
+)
+def test_session_that_the_server_ends_is_told_why_once(
+    verdict: Verdict | None, code: str, close: int
+) -> None:
     talk = TranscriptionConversation()
     talk.begin()
 
-    assert codes(talk.do(talk.dialect.ended(errors.KEY_WITHDRAWN))) == ["unauthorized"]
+    told = talk.do(talk.dialect.ended(verdict) if verdict else talk.dialect.slow_consumer())
 
+    assert codes(told) == [code]
     assert talk.closed is not None
-    assert talk.closed.code == 3000
-
-
-def test_defect_closes() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-
-    assert codes(talk.do(talk.dialect.ended(VERDICTS[Reason.WORKER_LOST]))) == ["processing_error"]
-
-    assert talk.closed is not None
-    assert talk.closed.code == 1011
-
-
-def test_client_that_does_not_read_is_told_and_closed() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-
-    assert codes(talk.do(talk.dialect.slow_consumer())) == ["slow_consumer"]
-
-    assert talk.closed is not None
-    assert talk.closed.code == 1008
+    assert talk.closed.code == close
     assert talk.do(talk.dialect.slow_consumer()) == []
 
 

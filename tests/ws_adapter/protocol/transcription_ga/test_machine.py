@@ -4,7 +4,6 @@ import base64
 import re
 from typing import Any, Final
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,12 +34,22 @@ def begun(detection: Event | None = None, **limits: Any) -> TranscriptionGaConve
     return session
 
 
+def changed(**session: Any) -> Event:
+    return {"type": "session.update", "session": {"type": "transcription", **session}}
+
+
+def hearing(**heard: Any) -> Event:
+    return changed(audio={"input": heard})
+
+
+def committed(session: TranscriptionGaConversation, seconds: float = 0.5) -> list[Event]:
+    session.client(append(seconds))
+    return session.client(COMMIT)
+
+
 def heard(session: TranscriptionGaConversation) -> float:
     """Seconds of sound at the worker."""
     return sum(len(run.audio) for run in session.runs) / 4 / 16_000
-
-
-# ------------------------------------------------------------------------------------------ the beginning
 
 
 def test_the_first_event_has_the_forms_of_both_protocols() -> None:
@@ -51,15 +60,11 @@ def test_the_first_event_has_the_forms_of_both_protocols() -> None:
     assert created["session"]["type"] == "transcription"
     heard = created["session"]["audio"]["input"]
     assert (heard["transcription"], heard["noise_reduction"]) == (None, None)
-    assert heard["turn_detection"] == {
-        "type": "server_vad",
-        "threshold": 0.5,
-        "prefix_padding_ms": 300,
-        "silence_duration_ms": 500,
-    }
+    silence = {"prefix_padding_ms": 300, "silence_duration_ms": 500}
+    assert heard["turn_detection"] == {"type": "server_vad", "threshold": 0.5, **silence}
 
 
-@pytest.mark.parametrize("first", [update(), {**update(), "event_id": "a"}, {"type": "x", "session": {}}])
+@pytest.mark.parametrize("first", [{**update(), "event_id": "a"}, {"type": "x", "session": {}}])
 def test_a_session_object_in_the_first_frame_is_openais(first: Event) -> None:
     session = TranscriptionGaConversation()
     session.client(first)
@@ -87,20 +92,16 @@ def test_any_other_first_frame_is_vllms(first: Event | bytes) -> None:
     assert refused["error"] == "Missing required field: model"
 
 
-# ---------------------------------------------------------------------------------------------- items
-
-
 def test_what_a_client_commits_becomes_an_item_and_then_words() -> None:
     session = begun()
-    session.client(append(1.5))
 
-    committed = session.client(COMMIT)
+    answers = committed(session, 1.5)
     session.grant()
     words = session.write(" good", " morning")
 
-    assert told(committed) == ITEM
-    item_id = committed[0]["item_id"]
-    assert committed[1]["item"]["content"] == [{"type": "input_audio", "transcript": None}]
+    assert told(answers) == ITEM
+    item_id = answers[0]["item_id"]
+    assert answers[1]["item"]["content"] == [{"type": "input_audio", "transcript": None}]
     assert session.configured[0].setup == TranscriptionSetup("")
     assert [run.begins for run in session.runs] == [True, *[False] * (len(session.runs) - 1)]
     assert session.runs[-1].ends
@@ -113,8 +114,7 @@ def test_what_a_client_commits_becomes_an_item_and_then_words() -> None:
 
 def test_silence_is_no_words_and_is_told() -> None:
     session = begun()
-    session.client(append(1.0, 0.0))
-    session.client(COMMIT)
+    committed(session)
     session.grant()
 
     (completed,) = session.write()
@@ -124,21 +124,15 @@ def test_silence_is_no_words_and_is_told() -> None:
 
 def test_items_follow_each_other_and_each_gets_its_words() -> None:
     session = begun()
-    ids = []
-    for _ in range(3):
-        session.client(append(0.5))
-        committed = session.client(COMMIT)
-        ids.append(committed[0]["item_id"])
+    ids = [committed(session)[0]["item_id"] for _ in range(3)]
     session.grant()
     words = []
     for number in range(3):
         words += session.write(f"word {number}")
         session.do(session.dialect.tick(session.now, others_wait=False))
 
-    assert [event["previous_item_id"] for event in session.sent if event["type"] == ITEM[0]] == [
-        None,
-        *ids[:2],
-    ]
+    previous = [event["previous_item_id"] for event in session.sent if event["type"] == ITEM[0]]
+    assert previous == [None, *ids[:2]]
     completed = [event for event in words if told([event]) == ["completed"]]
     assert [(event["item_id"], event["transcript"]) for event in completed] == [
         (item_id, f"word {number}") for number, item_id in enumerate(ids)
@@ -147,11 +141,9 @@ def test_items_follow_each_other_and_each_gets_its_words() -> None:
 
 def test_without_a_transcriber_there_are_items_and_no_words() -> None:
     session = begun()
-    session.client({"type": "session.update", "session": {"type": "transcription", "audio": {"input": {
-        "transcription": None}}}})  # fmt: skip
-    session.client(append(1.0))
+    session.client(hearing(transcription=None))
 
-    assert told(session.client(COMMIT)) == ITEM
+    assert told(committed(session)) == ITEM
     assert not session.has_slot
 
 
@@ -166,7 +158,7 @@ def test_less_than_100_ms_is_refused() -> None:
     assert refused["error"]["event_id"] == "c"
 
 
-def test_audio_that_has_no_room_is_refused_once() -> None:
+def test_audio_that_has_no_room_is_refused_once_and_what_is_cleared_is_not_heard() -> None:
     """The attack: whoever never commits would be told so with every piece."""
     session = begun()
     for _ in range(4):
@@ -178,15 +170,8 @@ def test_audio_that_has_no_room_is_refused_once() -> None:
     assert not any(answers[1:])
     assert session.dialect.held_bytes < 121 * 64_000
     assert told(session.client(CLEAR)) == ["input_audio_buffer.cleared"]
-    assert session.client(append(1.0)) == []
-
-
-def test_what_is_cleared_is_not_heard() -> None:
-    session = begun()
-    session.client(append(1.0))
-
-    assert told(session.client(CLEAR)) == ["input_audio_buffer.cleared"]
     assert told(session.client(COMMIT)) == ["error:input_audio_buffer_commit_empty"]
+    assert session.client(append(1.0)) == []
 
 
 def test_who_speaks_is_heard_and_what_was_said_is_committed() -> None:
@@ -222,9 +207,6 @@ def test_a_commit_while_somebody_speaks_has_the_announced_id() -> None:
     assert committed[0]["item_id"] == session.sent[2]["item_id"]
 
 
-# ---------------------------------------------------------------------------------------- refusals, ends
-
-
 def test_a_change_that_cannot_be_changes_nothing() -> None:
     session = begun()
     for heard, param in (
@@ -233,14 +215,12 @@ def test_a_change_that_cannot_be_changes_nothing() -> None:
         ({"transcription": {"model": "nobody"}}, "transcription.model"),
         ({"transcription": {"modell": "x"}}, "transcription.modell"),
     ):
-        refused = session.client(
-            {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
-        )
-        assert refused[0]["error"]["param"] == f"session.audio.input.{param}"
+        (refused,) = session.client(hearing(**heard))
+        assert refused["error"]["param"] == f"session.audio.input.{param}"
     (refused,) = session.client({"type": "session.update", "session": {"type": "realtime"}})
     assert refused["error"]["code"] == "invalid_session_type"
 
-    (updated,) = session.client({"type": "session.update", "session": {"type": "transcription"}})
+    (updated,) = session.client(changed())
     assert updated["session"] == session.sent[1]["session"]
 
 
@@ -248,19 +228,11 @@ def test_settings_without_effect_are_listed() -> None:
     session = begun()
     transcription = {"model": "whisper-1", "language": "de", "keywords": ["Bern"]}
     audio = {"input": {"transcription": transcription, "noise_reduction": {"type": "near_field"}}}
-    given = {"type": "transcription", "audio": audio, "include": ["item.input_audio_transcription.logprobs"]}
+    nothing = {"input": {"transcription": None, "noise_reduction": None}}
 
-    (updated,) = session.client({"type": "session.update", "session": given})
-    (plain,) = session.client(
-        {
-            "type": "session.update",
-            "session": {
-                "type": "transcription",
-                "audio": {"input": {"transcription": None, "noise_reduction": None}},
-                "include": None,
-            },
-        }
-    )
+    include = ["item.input_audio_transcription.logprobs"]
+    (updated,) = session.client(changed(audio=audio, include=include))
+    (plain,) = session.client(changed(audio=nothing, include=None))
 
     assert updated["session"]["unsupported_fields"] == [
         "audio.input.transcription.language",
@@ -273,10 +245,8 @@ def test_settings_without_effect_are_listed() -> None:
 
 def test_the_model_may_be_named() -> None:
     session = begun()
-    session.client({"type": "session.update", "session": {"type": "transcription", "audio": {"input": {
-        "transcription": {"model": "antiphon-mini"}}}}})  # fmt: skip
-    session.client(append(0.5))
-    session.client(COMMIT)
+    session.client(hearing(transcription={"model": "antiphon-mini"}))
+    committed(session)
     session.grant()
 
     assert session.configured[0].setup == TranscriptionSetup("antiphon-mini")
@@ -286,8 +256,7 @@ def test_audio_keeps_its_format_once_it_has_come() -> None:
     session = begun()
     session.client(append(0.1))
 
-    (refused,) = session.client({"type": "session.update", "session": {"type": "transcription", "audio": {
-        "input": {"format": {"type": "audio/pcmu"}}}}})  # fmt: skip
+    (refused,) = session.client(hearing(format={"type": "audio/pcmu"}))
 
     assert refused["error"]["param"] == "session.audio.input.format"
 
@@ -302,8 +271,7 @@ def test_audio_keeps_its_format_once_it_has_come() -> None:
 def test_an_item_whose_words_are_lost_says_so_and_the_next_one_is_heard(done: Event, code: str) -> None:
     session = begun()
     for _ in range(2):
-        session.client(append(0.5))
-        session.client(COMMIT)
+        committed(session)
     session.grant()
 
     (failed,) = [event for event in session.write(**done) if told([event]) != ["delta"]]
@@ -315,24 +283,16 @@ def test_an_item_whose_words_are_lost_says_so_and_the_next_one_is_heard(done: Ev
     assert "completed" in told(session.write("next"))
 
 
-def test_a_lost_worker_costs_the_item_it_had() -> None:
+def test_a_lost_worker_costs_the_item_it_had_and_without_a_worker_items_fail() -> None:
     session = begun()
-    session.client(append(0.5))
-    session.client(COMMIT)
+    committed(session)
     session.grant()
-
     assert told(session.fail(Reason.WORKER_LOST)) == ["failed"]
-    assert session.closed is None
 
-
-def test_without_a_worker_items_fail_and_the_session_stays() -> None:
     session = begun()
-    session.client(append(0.5))
-    session.client(COMMIT)
+    committed(session)
     session.has_slot = False  # as its holder has it
-
     (failed,) = session.do(session.dialect.refused(errors.QUEUE_TIMEOUT))
-
     assert (told([failed]), failed["error"]["code"]) == (["failed"], "queue_full")
     assert session.closed is None
 
@@ -356,8 +316,6 @@ def test_what_waits_is_counted() -> None:
     session.dialect.disconnected()
     assert session.dialect.held_bytes == 0
 
-
-# ------------------------------------------------------------------------------------------- the table
 
 ANYTHING_ELSE: Final = "anything else"
 EVENTS: Final[dict[str, Event]] = {
@@ -384,12 +342,17 @@ def test_the_table_is_whole() -> None:
 @given(st.lists(st.sampled_from([*EVENTS, WORKER]), max_size=14))
 def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
     session, state, items, completed = begun(), "empty", 0, 0
+
+    def write() -> int:
+        if session.has_slot and not session.runs:
+            session.grant()
+        words = told(session.write(" so"))
+        session.do(session.dialect.tick(session.now, others_wait=False))
+        return words.count("completed")
+
     for step in steps:
         if step == WORKER:
-            if session.has_slot and not session.runs:
-                session.grant()
-            completed += told(session.write(" so")).count("completed")
-            session.do(session.dialect.tick(session.now, others_wait=False))
+            completed += write()
             continue
         answers = told(session.client(EVENTS[step]))
         assert [name.removeprefix("error:") for name in answers] == TABLE[step, state]
@@ -400,16 +363,9 @@ def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
             state = "empty"
     assert completed <= items
     for _ in range(2 * items + 1):
-        if session.has_slot and not session.runs:
-            session.grant()
-        completed += told(session.write(" so")).count("completed")
-        session.do(session.dialect.tick(session.now, others_wait=False))
+        completed += write()
     assert completed == items
 
 
 def test_large_appends_are_read_beside_the_event_loop() -> None:
-    session = begun()
-    sound = np.zeros(48_000 * 20, "<i2").tobytes()
-    session.client({"type": "input_audio_buffer.append", "audio": base64.b64encode(sound).decode()})
-
-    assert told(session.client(COMMIT)) == ITEM
+    assert told(committed(begun(), 40.0)) == ITEM

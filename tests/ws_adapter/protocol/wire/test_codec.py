@@ -40,9 +40,6 @@ def refusal(frame: bytes) -> Refusal:
     return caught.value
 
 
-# ------------------------------------------------------------------------------------------- malformed
-
-
 @pytest.mark.parametrize(
     "frame",
     [
@@ -101,27 +98,24 @@ def test_utf8_is_checked_over_the_whole_frame(frame: bytes) -> None:
         DECODER.decode(frame)
 
 
-def test_last_of_duplicate_keys_counts() -> None:
-    assert DECODER.decode(b'{"type":"session.close","reason":"a","reason":"b"}') == SessionClose("b")
-    assert DECODER.decode(b'{"type":"session.close","reason":5,"reason":"b"}') == SessionClose("b")
-    assert DECODER.decode(b'{"type":"session.init","type":"session.close","reason":"b"}') == SessionClose("b")
+def test_last_of_duplicate_keys_counts_the_type_may_come_last_and_unknown_fields_are_ignored() -> None:
+    for frame in (
+        b'{"type":"session.close","reason":"a","reason":"b"}',
+        b'{"type":"session.close","reason":5,"reason":"b"}',
+        b'{"type":"session.init","type":"session.close","reason":"b"}',
+        b'{"reason":"b","type":"session.close"}',
+        b'{"type":"session.close","trace":{"deep":[1,{"x":1e999}]},"reason":"b"}',
+    ):
+        assert DECODER.decode(frame) == SessionClose("b"), frame
     assert refusal(b'{"type":"session.close","reason":"b","reason":5}').param == "reason"
 
 
-def test_type_may_come_last() -> None:
-    assert DECODER.decode(b'{"reason":"b","type":"session.close"}') == SessionClose("b")
-
-
-def test_unknown_fields_are_ignored() -> None:
-    frame = b'{"type":"session.close","trace":{"deep":[1,{"x":1e999}]},"reason":"b"}'
-
-    assert DECODER.decode(frame) == SessionClose("b")
-
-
-def test_number_out_of_range_is_told_as_such() -> None:
+def test_message_tells_of_a_number_out_of_range_and_quotes_nothing_long_or_unprintable() -> None:
     assert refusal(b'{"type":"session.init","payload":{"seed":1e999}}').message == (
         "payload.seed: expected an integer from 0 to 9223372036854775807, got a number out of range"
     )
+    for frame in (json.dumps({"type": "x" * 100_000}).encode(), b'{"type":"a\\u0000\\u202eb"}'):
+        assert refusal(frame).message == "type: unknown event a string"
 
 
 @pytest.mark.parametrize(
@@ -141,26 +135,11 @@ def test_items_are_bounded_so_that_one_frame_cannot_stop_the_others(frame: bytes
 
 
 def test_longest_prompt_fits_whatever_it_holds() -> None:
-    event = DECODER.decode(
-        json.dumps({"type": "session.init", "payload": {"system_prompt": "," * 32_768}}).encode()
-    )
+    event = DECODER.decode(written({"type": "session.init", "payload": {"system_prompt": "," * 32_768}}))
 
     assert isinstance(event, SessionInit)
     assert event.payload is not None
     assert event.payload.system_prompt == "," * 32_768
-
-
-def test_long_values_are_not_echoed() -> None:
-    frame = json.dumps({"type": "x" * 100_000}).encode()
-
-    assert refusal(frame).message == "type: unknown event a string"
-
-
-def test_message_quotes_only_what_can_be_printed() -> None:
-    assert refusal(b'{"type":"a\\u0000\\u202eb"}').message == "type: unknown event a string"
-
-
-# ---------------------------------------------------------------------------------------------- base64
 
 
 @pytest.mark.parametrize("space", [" ", "\n", "\r\n", "\t", "\v", "\f"])
@@ -170,28 +149,13 @@ def test_white_space_in_base64_is_removed(space: str) -> None:
     assert decode_audio(text, "f32", "input.audio").samples.tolist() == [1.0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "AACAPw",
-        "AACAPw=",
-        "AACAPw===",
-        "AACA-w==",
-        "AACA_w==",
-        "AACAPw==AACAPw==",
-        "====",
-        "é",
-        "AA\x00A",
-        "A",
-    ],
-)
-def test_anything_else_in_base64_is_refused(text: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        decode_audio(text, "f32", "input.audio")
-    assert (caught.value.code, caught.value.param) == ("invalid_payload", "input.audio")
+def test_anything_else_in_base64_is_refused() -> None:
+    broken = ["AACAPw", "AACAPw=", "AACAPw===", "AACA-w==", "AACA_w==", "AACAPw==AACAPw=="]
+    for text in [*broken, "====", "é", "AA\x00A", "A"]:
+        with pytest.raises(Refusal) as caught:
+            decode_audio(text, "f32", "input.audio")
+        assert (caught.value.code, caught.value.param) == ("invalid_payload", "input.audio"), text
 
-
-# --------------------------------------------------------------------- audio that is cut out of its frame
 
 G3: EventDecoder[Any] = EventDecoder(realtime_events.ClientEvent)
 G2: EventDecoder[Any] = EventDecoder(earlier_events.ClientEvent)
@@ -426,44 +390,36 @@ def test_clip_gives_back_the_bytes_that_came() -> None:
     assert Clip(np.frombuffer(data, "<f4", count=10)).data == data[:40]
 
 
-# ----------------------------------------------------------------------- the fast path and the plain one
-
-
 def plainly(frame: bytes) -> tuple[str, Any]:
     """What the standard library alone makes of an append, by the same rules."""
     try:
         event = json.loads(frame, parse_constant=lambda _: (_ for _ in ()).throw(ValueError()))
     except (ValueError, RecursionError):
         return ("invalid_json", None)
+    invalid, missing = ("invalid_payload", None), ("missing_field", None)
     if not isinstance(event, dict):
-        return ("invalid_payload", None)
+        return invalid
     name = event.get("type")
     if name is None or name == "":
-        return ("missing_field", None)
-    if not isinstance(name, str):
-        return ("invalid_payload", None)
+        return missing
     if name != "input.append":
-        return ("unknown_event", None)
+        return ("unknown_event", None) if isinstance(name, str) else invalid
     fields = event.get("input")
-    if fields is None:
-        return ("missing_field", None)
     if not isinstance(fields, dict):
-        return ("invalid_payload", None)
+        return missing if fields is None else invalid
     text = fields.get("audio")
-    if text is None:
-        return ("missing_field", None)
     if not isinstance(text, str):
-        return ("invalid_payload", None)
+        return missing if text is None else invalid
     kept = text.translate(dict.fromkeys(map(ord, " \t\n\r\v\f")))
     try:
         data = base64.b64decode(kept.encode("ascii"), validate=True)
     except ValueError:
-        return ("invalid_payload", None)
+        return invalid
     if len(kept) % 4 or len(data) % 4:
-        return ("invalid_payload", None)
+        return invalid
     values = np.frombuffer(data, "<f4")
     if any(not math.isfinite(value) or abs(value) > 16 for value in values):
-        return ("invalid_payload", None)
+        return invalid
     return ("ok", [max(-1.0, min(1.0, float(value))) for value in values])
 
 
@@ -545,9 +501,6 @@ def test_no_json_raises_anything_else(name: str, first: Any, second: Any) -> Non
         assert "`" not in message or b"`" in frame, "the library quotes types so; we do not"
 
 
-# ------------------------------------------------------------------------------------------------- out
-
-
 def delta(shape: type, **fields: Any) -> Any:
     return shape(session_id="s", input_id="i", metrics=Metrics(), **fields)
 
@@ -559,15 +512,8 @@ def result(audio: bytes | None, text: str) -> ws_duplex_events.Result:
 
 
 def earlier(audio: bytes, text: str) -> Any:
-    return earlier_events.AudioDelta(
-        text=text,
-        audio=audio,
-        end_of_turn=False,
-        kv_cache_length=168,
-        response_id="resp",
-        input_id='","audio":"AAAA"',
-        metrics=Metrics(),
-    )
+    fields = {"end_of_turn": False, "kv_cache_length": 168, "response_id": "resp", "metrics": Metrics()}
+    return earlier_events.AudioDelta(text=text, audio=audio, input_id='","audio":"AAAA"', **fields)
 
 
 SPOKEN: list[tuple[Callable[[bytes, str], Any], str]] = [
@@ -591,30 +537,21 @@ def test_audio_equals_plain_json(
     assert json.loads(encode(event)) == plain
 
 
-def test_no_audio_stays_null() -> None:
-    assert json.loads(encode(result(None, "")))["audio_data"] is None
-
-
 def test_encoding_leaves_the_event_as_it_was() -> None:
     event = delta(AudioDelta, kind="audio", audio=b"abcd")
 
     assert encode(event) == encode(event)
 
 
-def test_optional_fields_are_omitted_and_metrics_are_not() -> None:
-    assert json.loads(encode(delta(ListenDelta, kind="listen"))).keys() == {
-        "type",
-        "kind",
-        "session_id",
-        "input_id",
-        "metrics",
-    }
+def test_optional_fields_are_omitted_and_metrics_and_missing_audio_are_not() -> None:
+    listened = json.loads(encode(delta(ListenDelta, kind="listen")))
+    assert listened.keys() == {"type", "kind", "session_id", "input_id", "metrics"}
     assert json.loads(encode(delta(TextDelta, kind="text", text="")))["text"] == ""
+    assert json.loads(encode(result(None, "")))["audio_data"] is None
 
 
 def test_large_append_is_decoded() -> None:
-    frame = json.dumps({"type": "input.append", "input": {"audio": pcm(60)}}).encode()
-    event = DECODER.decode(frame)
+    event = DECODER.decode(written({"type": "input.append", "input": {"audio": pcm(60)}}))
 
     assert isinstance(event, InputAppend)
     assert event.input is not None

@@ -185,32 +185,18 @@ async def test_what_is_passed_over_while_older_sound_is_scored_comes_after_it(
     assert numbers(heard.scores[:8]) == [1, 2, *[2] * 5, 1000]
 
 
-async def test_who_is_closed_is_told_nothing(detector: Detector, scorer: First) -> None:
-    closed, other = Heard(detector), Heard(detector)
-    closed.listener.give(numbered(2))
-    other.listener.give(numbered(2))
+async def test_who_is_closed_is_told_nothing_also_while_it_is_scored(detector: Detector) -> None:
+    closed, scored, other = Heard(detector), Heard(detector), Heard(detector)
+    first = detector.listen(lambda scores: scored.listener.close(), lambda: None)
+    for listener in (closed.listener, first, scored.listener, other.listener):
+        listener.give(numbered(2))
     closed.listener.close()
     closed.listener.give(numbered(2))
 
     await until(lambda: len(other.scores) == 2)
 
-    assert closed.scores == []
+    assert closed.scores == scored.scores == []
     assert closed.listener.held_bytes == 0
-
-
-async def test_who_is_closed_while_it_is_scored_is_told_nothing(detector: Detector) -> None:
-    closed, other = Heard(detector), Heard(detector)
-
-    def tell(scores: Sequence[float]) -> None:
-        closed.listener.close()
-
-    first = detector.listen(tell, lambda: None)
-    for listener in (first, closed.listener, other.listener):
-        listener.give(numbered(2))
-
-    await until(lambda: len(other.scores) == 2)
-
-    assert closed.scores == []
 
 
 async def test_a_detector_that_is_closed_leaves_nothing_behind(scorer: First) -> None:

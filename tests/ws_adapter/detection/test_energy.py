@@ -41,18 +41,14 @@ def test_speech_is_heard_soon(name: str) -> None:
     assert heard - begins < 0.6
 
 
-def test_silence_and_steady_noise_are_no_speech() -> None:
+def test_silence_steady_noise_and_a_click_are_no_speech() -> None:
     hearing = Hearing()
-
     assert heard_after(hearing, np.zeros(RATE_HZ * 3, np.float32)) is None
     assert heard_after(hearing, noise(5.0, 0.015)) is None
 
-
-def test_a_click_is_no_speech() -> None:
-    samples = np.zeros(RATE_HZ * 3, np.float32)
-    samples[RATE_HZ : RATE_HZ + RATE_HZ // 20] = 0.8
-
-    assert heard_after(Hearing(), samples) is None
+    click = np.zeros(RATE_HZ * 3, np.float32)
+    click[RATE_HZ : RATE_HZ + RATE_HZ // 20] = 0.8
+    assert heard_after(Hearing(), click) is None
 
 
 @pytest.mark.parametrize("piece", [7, 160, 799, 48_000])

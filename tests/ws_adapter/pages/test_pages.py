@@ -5,6 +5,7 @@ import base64
 import datetime
 import json
 import wave
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,48 +27,40 @@ from ws_adapter.pages.default_voice import SHIPPED, read_default_voice
 from ws_adapter.process.errors import ConfigurationError
 
 
-@pytest.mark.parametrize("path", ["/health", "/healthz", "/health/", "/health?x=1"])
-async def test_health(path: str) -> None:
+@pytest.fixture
+async def lonely() -> AsyncIterator[Stage]:
+    """An adapter without a worker."""
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, headers, body = await stage.request(path)
+        yield stage
 
-        assert (status, body["status"]) == (200, "healthy")
+
+async def test_health(lonely: Stage) -> None:
+    for path in ("/health", "/healthz", "/health/", "/health?x=1"):
+        status, headers, body = await lonely.request(path)
+
+        assert (status, body["status"]) == (200, "healthy"), path
         assert headers["content-type"] == "application/json"
         assert headers["x-content-type-options"] == "nosniff"
         assert datetime.datetime.fromisoformat(body["timestamp"]).tzinfo is not None
 
 
-@pytest.mark.parametrize("path", ["/ready", "/readyz"])
-async def test_ready(path: str) -> None:
+READY = {"ready": True, "workers": 1, "slots": 2, "free_slots": 2, "draining": False, "degraded": False}
+
+
+async def test_ready() -> None:
     async with running_worker(ScriptedEngine(listen(), slots=2), slots=2) as worker:
         async with running_adapter(worker.address) as stage:
-            status, _, body = await stage.request(path)
-
-            assert status == 200
-            assert body == {
-                "ready": True,
-                "workers": 1,
-                "slots": 2,
-                "free_slots": 2,
-                "draining": False,
-                "degraded": False,
-            }
+            for path in ("/ready", "/readyz"):
+                status, _, body = await stage.request(path)
+                assert (status, body) == (200, READY)
 
 
-async def test_not_ready_without_a_worker() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, _, body = await stage.request("/readyz")
+async def test_not_ready_without_a_worker(lonely: Stage) -> None:
+    status, _, body = await lonely.request("/readyz")
 
-        assert status == 503
-        assert body == {
-            "ready": False,
-            "workers": 0,
-            "slots": 0,
-            "free_slots": 0,
-            "draining": False,
-            "degraded": False,
-        }
-        assert (await stage.request("/healthz"))[0] == 200
+    assert status == 503
+    assert body == {**READY, "ready": False, "workers": 0, "slots": 0, "free_slots": 0}
+    assert (await lonely.request("/healthz"))[0] == 200
 
 
 @pytest.mark.parametrize("has_workers", [False, True])
@@ -76,11 +69,10 @@ def test_adapter_is_ready_once_a_worker_of_the_shared_queue_has_told_its_model(h
     assert answer.status_code == (200 if has_workers else 503)
 
 
-async def test_version() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, _, body = await stage.request("/version")
+async def test_version(lonely: Stage) -> None:
+    status, _, body = await lonely.request("/version")
 
-        assert (status, body["protocol"]) == (200, "antiphon.v1")
+    assert (status, body["protocol"]) == (200, "antiphon.v1")
 
 
 async def test_status_counts_slots() -> None:
@@ -93,15 +85,10 @@ async def test_status_counts_slots() -> None:
             assert status == 200
             [task] = body.pop("running_tasks")
             assert task["request_type"] == "audio_duplex"
+            counts = {"total": 3, "idle": 1, "busy": 0, "duplex": 1, "loading": 0, "error": 0, "offline": 1}
             assert body == {
+                **{f"{name}_workers": count for name, count in counts.items()},
                 "gateway_healthy": True,
-                "total_workers": 3,
-                "idle_workers": 1,
-                "busy_workers": 0,
-                "duplex_workers": 1,
-                "loading_workers": 0,
-                "error_workers": 0,
-                "offline_workers": 1,
                 "queue_length": 0,
                 "max_queue_size": 1000,
             }
@@ -117,30 +104,21 @@ async def test_models() -> None:
         assert isinstance(model["created"], int)
 
 
-async def test_no_models_without_a_worker() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        assert (await stage.request("/v1/models"))[2] == {"object": "list", "data": []}
+async def test_no_models_without_a_worker(lonely: Stage) -> None:
+    assert (await lonely.request("/v1/models"))[2] == {"object": "list", "data": []}
 
 
-# ---------------------------------------------------------------------------------- the reference voice
-
-
-async def test_plain_installation_has_a_reference_voice() -> None:
+async def test_plain_installation_has_a_reference_voice(lonely: Stage) -> None:
     with wave.open(str(SHIPPED)) as file:
         frames = file.readframes(file.getnframes())
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, headers, body = await stage.request("/api/default_ref_audio")
+    status, headers, body = await lonely.request("/api/default_ref_audio")
 
-        assert (status, headers["content-type"]) == (200, "application/json")
-        audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
-        samples = len(frames) // 2
-        assert body == {
-            "name": "antiphon-mini",
-            "duration": samples / 16_000,
-            "sample_rate": 16_000,
-            "samples": samples,
-        }
-        np.testing.assert_allclose(audio, np.frombuffer(frames, "<i2") / 32768, atol=1e-4)
+    assert (status, headers["content-type"]) == (200, "application/json")
+    audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
+    seconds = len(frames) / 2 / 16_000
+    size = {"duration": seconds, "sample_rate": 16_000, "samples": len(frames) // 2}
+    assert body == {"name": "antiphon-mini", **size}
+    np.testing.assert_allclose(audio, np.frombuffer(frames, "<i2") / 32768, atol=1e-4)
 
 
 async def test_reference_voice_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,91 +147,68 @@ async def test_default_reference_voice(tmp_path: Path) -> None:
         (None, "default.wav: No such file or directory."),
         (b"", "default.wav is no WAV file."),
         (b"RIFF\x04\0\0\0WAVE", "the WAV file is damaged"),
+        (np.zeros(1600, np.float32), r"expected 0.5 s to 30 s of audio, got 0.1 s"),
     ],
+    ids=["missing", "empty", "damaged", "short"],
 )
-def test_unusable_reference_voice(tmp_path: Path, data: bytes | None, text: str) -> None:
-    if data is not None:
+def test_unusable_reference_voice(tmp_path: Path, data: Any, text: str) -> None:
+    if isinstance(data, bytes):
         (tmp_path / "default.wav").write_bytes(data)
+    elif data is not None:
+        write_wav(tmp_path / "default.wav", data, 16_000)
 
     with pytest.raises(ConfigurationError, match=text):
         read_default_voice(tmp_path)
 
 
-def test_reference_voice_of_the_wrong_length(tmp_path: Path) -> None:
-    write_wav(tmp_path / "default.wav", np.zeros(1600, np.float32), 16_000)
+async def test_unknown_path(lonely: Stage) -> None:
+    for path in ("/nothing", "/ws/chat/x", "/v1/transcription/x", "/v1/realtime/x", "//[x"):
+        status, headers, body = await lonely.request(path)
 
-    with pytest.raises(ConfigurationError, match=r"expected 0.5 s to 30 s of audio, got 0.1 s"):
-        read_default_voice(tmp_path)
-
-
-# ---------------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize("path", ["/nothing", "/ws/chat/x", "/v1/transcription/x", "/v1/realtime/x", "//[x"])
-async def test_unknown_path(path: str) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, headers, body = await stage.request(path)
-
-        assert (status, body["error"]["code"]) == (404, "not_found")
+        assert (status, body["error"]["code"]) == (404, "not_found"), path
         assert body["detail"] == body["error"]["message"]
         assert headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/realtime?mode=audio",
-        "/v1/realtime?mode=chat",
-        "/ws/chat",
-        "/v1/transcription",
-        "/ws/duplex",
-        "/ws/duplex/x",
-    ],
-)
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_plain_request_where_a_websocket_is_spoken(path: str, method: str) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, headers, body = await stage.request(path, method)
-
-        assert (status, headers["upgrade"]) == (426, "websocket")
-        if method == "GET":
-            assert body["error"]["code"] == "upgrade_required"
+async def test_plain_request_where_a_websocket_is_spoken(lonely: Stage) -> None:
+    paths = ("/v1/realtime?mode=audio", "/v1/realtime?mode=chat", "/ws/chat", "/v1/transcription")
+    for path in (*paths, "/ws/duplex", "/ws/duplex/x"):
+        status, headers, body = await lonely.request(path)
+        assert (status, headers["upgrade"]) == (426, "websocket"), path
+        assert body["error"]["code"] == "upgrade_required"
+        status, headers, _ = await lonely.request(path, "HEAD")
+        assert (status, headers["upgrade"]) == (426, "websocket"), path
 
 
-@pytest.mark.parametrize(
-    ("path", "allowed"),
-    [
+async def test_wrong_method(lonely: Stage) -> None:
+    for path, allowed in (
         ("/health", "get, head"),
         ("/status", "get, head"),
         ("/api/queue", "get, head"),
         ("/api/queue/ticket_1", "get, head, delete"),
         ("/v1/realtime?mode=audio", "get"),
         ("/ws/duplex/x", "get"),
-    ],
-)
-async def test_wrong_method(path: str, allowed: str) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+    ):
         for method in ("POST", "PUT"):
-            status, headers, body = await stage.request(path, method)
+            status, headers, body = await lonely.request(path, method)
 
-            assert (status, body["error"]["code"]) == (405, "method_not_allowed")
+            assert (status, body["error"]["code"]) == (405, "method_not_allowed"), path
             assert headers["allow"] == allowed
             assert body["detail"] == body["error"]["message"]
 
 
-@pytest.mark.parametrize("path", ["/health", "/status", "/v1/models", "/api/queue", "/nothing"])
-async def test_head_is_get_without_its_body(path: str) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, headers, _ = await stage.request(path)
-        told, head, body = await stage.request(path, "HEAD")
+async def test_head_is_get_without_its_body(lonely: Stage) -> None:
+    for path in ("/health", "/status", "/v1/models", "/api/queue", "/nothing"):
+        status, headers, _ = await lonely.request(path)
+        told, head, body = await lonely.request(path, "HEAD")
 
-        assert told == status
+        assert told == status, path
         assert head.keys() == headers.keys()
         assert int(head["content-length"]) > 0
         assert body is None
 
 
-async def handshake(stage: Stage, *lines: str) -> tuple[int, dict[str, object]]:
+async def handshake(stage: Stage, *lines: str) -> tuple[int, Any]:
     host, port = stage.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     request = ["GET /v1/realtime?mode=audio HTTP/1.1", f"Host: {host}", *lines, "", ""]
@@ -264,50 +219,41 @@ async def handshake(stage: Stage, *lines: str) -> tuple[int, dict[str, object]]:
     return int(head.split()[1]), json.loads(body)
 
 
-async def test_broken_handshake_is_refused_in_json() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, body = await handshake(
-            stage,
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            "Sec-WebSocket-Version: 13",
-            "Sec-WebSocket-Key: x",
-        )
+async def test_handshake_that_is_broken_or_for_something_else_is_answered_in_json(lonely: Stage) -> None:
+    broken = (
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: x",
+    )
+    for lines, expected, code in (
+        (broken, 400, "invalid_handshake"),
+        (("Upgrade: h2c", "Connection: Upgrade"), 426, "upgrade_required"),
+    ):
+        status, body = await handshake(lonely, *lines)
 
-        assert status == 400
-        assert body["error"]["code"] == "invalid_handshake"  # type: ignore[index]
-
-
-async def test_half_an_upgrade_is_told_how_to_upgrade() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        headers = {"Upgrade": "websocket", "Connection": "close"}
-        status, told, body = await stage.request("/v1/realtime?mode=audio", headers=headers)
-
-        assert (status, told["upgrade"], body["error"]["code"]) == (426, "websocket", "upgrade_required")
+        assert (status, body["error"]["code"]) == (expected, code)
 
 
-async def test_our_own_faults_are_told_without_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_an_upgrade_is_told_how_to_upgrade(lonely: Stage) -> None:
+    headers = {"Upgrade": "websocket", "Connection": "close"}
+    status, told, body = await lonely.request("/v1/realtime?mode=audio", headers=headers)
+
+    assert (status, told["upgrade"], body["error"]["code"]) == (426, "websocket", "upgrade_required")
+
+
+async def test_our_own_faults_are_told_without_their_text(
+    lonely: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> None:
         raise RuntimeError("canary")
 
     monkeypatch.setattr("ws_adapter.pages.responses.health", fail)
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, _, body = await stage.request("/health")
+    status, _, body = await lonely.request("/health")
 
-        assert (status, body["error"]["code"]) == (500, "internal_error")
-        assert "canary" not in json.dumps(body)
-        assert (await stage.request("/readyz"))[0] == 503
-
-
-async def test_upgrade_to_something_else_is_a_plain_request() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, body = await handshake(stage, "Upgrade: h2c", "Connection: Upgrade")
-
-        assert status == 426
-        assert body["error"]["code"] == "upgrade_required"  # type: ignore[index]
-
-
-# ------------------------------------------------------------------------------------- workers not ready
+    assert (status, body["error"]["code"]) == (500, "internal_error")
+    assert "canary" not in json.dumps(body)
+    assert (await lonely.request("/readyz"))[0] == 503
 
 
 class Answering(InferenceServiceServicer):

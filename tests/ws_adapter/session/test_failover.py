@@ -377,7 +377,7 @@ async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
     ],
     ids=["model", "seconds", "bytes", "long turn"],
 )
-async def test_session_without_enough_journal_ends_with_its_worker(
+async def test_turn_longer_than_the_journal_ends_with_its_worker(
     info: Any, options: dict[str, Any]
 ) -> None:
     plays = [speak("word")] * 4

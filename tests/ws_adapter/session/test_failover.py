@@ -377,9 +377,7 @@ async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
     ],
     ids=["model", "seconds", "bytes", "long turn"],
 )
-async def test_turn_longer_than_the_journal_ends_with_its_worker(
-    info: Any, options: dict[str, Any]
-) -> None:
+async def test_turn_longer_than_the_journal_ends_with_its_worker(info: Any, options: dict[str, Any]) -> None:
     plays = [speak("word")] * 4
     async with backend(*plays, info=info, **options) as home, home.stage.client() as client:
         await client.begin()

@@ -29,12 +29,16 @@ def active(**options: Any) -> Conversation:
     return talk
 
 
+@pytest.fixture
+def talk() -> Conversation:
+    return active()
+
+
 def is_dropped(event: Event) -> bool:
     return event["kind"] == "listen" and event["metrics"].get("dropped") is True
 
 
-def test_dropped_units_are_each_answered_and_never_decoded_or_run() -> None:
-    talk = active()
+def test_dropped_units_are_each_answered_and_never_decoded_or_run(talk: Conversation) -> None:
     [told] = dropping(talk, append(1, input_id="in-1"))
 
     assert is_dropped(told)
@@ -46,8 +50,7 @@ def test_dropped_units_are_each_answered_and_never_decoded_or_run() -> None:
     assert talk.dialect.held_bytes == 0
 
 
-def test_answer_keeps_its_place_in_the_order_of_input() -> None:
-    talk = active()
+def test_answer_keeps_its_place_in_the_order_of_input(talk: Conversation) -> None:
     talk.client(append(1, input_id="in-1"))
     assert dropping(talk, append(1, input_id="in-2")) == []
 
@@ -57,8 +60,7 @@ def test_answer_keeps_its_place_in_the_order_of_input() -> None:
     assert [told["chunk_index"] for told in answers] == [0, 1]
 
 
-def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks() -> None:
-    talk = active()
+def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks(talk: Conversation) -> None:
     talk.client(append(1))
     talk.speak(1)
 
@@ -67,8 +69,7 @@ def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks() -> 
     assert talk.finish(2)[0]["metrics"]["dropped_total"] == 1
 
 
-def test_unit_with_a_part_that_was_dropped_does_not_run() -> None:
-    talk = active()
+def test_unit_with_a_part_that_was_dropped_does_not_run(talk: Conversation) -> None:
     talk.client(append(0.5))
     assert dropping(talk, append(0.25)) == []
     assert [is_dropped(told) for told in talk.client(append(1))] == [True]
@@ -77,8 +78,7 @@ def test_unit_with_a_part_that_was_dropped_does_not_run() -> None:
     assert [run.audio for run in talk.runs] == [base64.b64decode(pcm(1))]
 
 
-def test_dropped_rest_is_padded_and_answered() -> None:
-    talk = active()
+def test_dropped_rest_is_padded_and_answered(talk: Conversation) -> None:
     dropping(talk, append(0.25))
 
     assert [is_dropped(told) for told in talk.wait(1.25)] == [True]
@@ -86,8 +86,7 @@ def test_dropped_rest_is_padded_and_answered() -> None:
     assert len(talk.runs) == 1
 
 
-def test_force_listen_of_a_dropped_unit_moves_to_the_next() -> None:
-    talk = active()
+def test_force_listen_of_a_dropped_unit_moves_to_the_next(talk: Conversation) -> None:
     dropping(talk, append(1, force_listen=True))
     talk.client(append(1))
     talk.client(append(1))
@@ -120,8 +119,7 @@ def test_input_dropped_before_the_session_begins_is_only_counted() -> None:
     assert talk.finish(1)[0]["metrics"]["dropped_total"] == 1
 
 
-def test_fields_are_checked_all_the_same_and_other_events_are_not_dropped() -> None:
-    talk = active()
+def test_fields_are_checked_all_the_same_and_other_events_are_not_dropped(talk: Conversation) -> None:
     [told] = dropping(talk, append(1, max_slice_nums=10))
     assert told["error"]["param"] == "input.max_slice_nums"
     [told] = dropping(talk, append(61))
@@ -133,8 +131,7 @@ def test_fields_are_checked_all_the_same_and_other_events_are_not_dropped() -> N
     assert talk.closed is not None
 
 
-def test_input_that_is_held_is_counted_until_its_unit_is_closed() -> None:
-    talk = active()
+def test_input_that_is_held_is_counted_until_its_unit_is_closed(talk: Conversation) -> None:
     for _ in range(3):
         talk.client(append(1))
     assert talk.dialect.held_bytes == 3 * 64_000

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from antiphon.contract import Reason
-from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, RealtimeChatJar, append, f32, request
+from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, append, f32, request
+from tests.ws_adapter.support.chat_conversation import RealtimeChatJar as Jar
 from tests.ws_adapter.support.conversation import CLOSE, Event, codes, kinds
 from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME
@@ -22,8 +23,8 @@ from ws_adapter.protocol.wire.errors import VERDICTS
 SESSION = "sess_0123456789ab"
 
 
-def active(**limits: Any) -> RealtimeChatJar:
-    jar = RealtimeChatJar(**limits)
+def active(**limits: Any) -> Jar:
+    jar = Jar(**limits)
     jar.activate()
     return jar
 
@@ -33,7 +34,7 @@ def code_of(events: list[Event]) -> str:
     return code
 
 
-def concluded(jar: RealtimeChatJar, close: int, *told: str) -> None:
+def concluded(jar: Jar, close: int, *told: str) -> None:
     """Fails unless the last events were `told` and the connection closes."""
     assert kinds(jar.sent)[-len(told) :] == list(told)
     assert jar.closed is not None
@@ -41,20 +42,36 @@ def concluded(jar: RealtimeChatJar, close: int, *told: str) -> None:
     assert jar.after_close == []
 
 
-def test_queue_events_of_the_first_wait() -> None:
-    jar = RealtimeChatJar()
-    jar.queue(2, 3, 35.04)
-    jar.queue(1, 2, 12.5)
-    jar.grant()
+@pytest.fixture
+def silent() -> Jar:
+    """Nothing was sent."""
+    return Jar()
+
+
+@pytest.fixture
+def jar() -> Jar:
+    return active()
+
+
+@pytest.fixture
+def busy(jar: Jar) -> Jar:
+    """The first turn runs."""
+    jar.client(append())
+    return jar
+
+
+def test_queue_events_of_the_first_wait(silent: Jar) -> None:
+    silent.queue(2, 3, 35.04)
+    silent.queue(1, 2, 12.5)
+    silent.grant()
 
     place = {"position": 2, "estimated_wait_s": 35.0, "estimate_is_guess": False, "queue_length": 3}
-    assert jar.sent[0] == {"type": "session.queued", "ticket_id": "ticket_5f0c9a17be42", **place}
-    assert kinds(jar.sent) == ["session.queued", "session.queue_update", "session.queue_done"]
+    assert silent.sent[0] == {"type": "session.queued", "ticket_id": "ticket_5f0c9a17be42", **place}
+    assert kinds(silent.sent) == ["session.queued", "session.queue_update", "session.queue_done"]
 
 
-def test_created() -> None:
-    jar = RealtimeChatJar()
-    created = jar.activate(prompt_tokens=12)
+def test_created(silent: Jar) -> None:
+    created = silent.activate(prompt_tokens=12)
 
     usage = created.pop("usage")
     assert created == {
@@ -67,14 +84,13 @@ def test_created() -> None:
     inputs = {"text_tokens": 12, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
     assert usage["input_token_details"] == inputs
     assert usage["output_token_details"] == {"text_tokens": 0, "audio_tokens": 0}
-    assert jar.configured[0].setup == ChatSetup()
+    assert silent.configured[0].setup == ChatSetup()
 
 
-def test_settings() -> None:
-    jar = RealtimeChatJar()
+def test_settings(silent: Jar) -> None:
     prompts = {"system_prompt": "Be brief.", "instructions": "Be long."}
     voice = {"tts_ref_audio_base64": f32()}
-    jar.activate(
+    silent.activate(
         {
             **prompts,
             "model": "antiphon-mini",
@@ -85,18 +101,18 @@ def test_settings() -> None:
         }
     )
 
-    setup = jar.configured[0].setup
+    setup = silent.configured[0].setup
     assert isinstance(setup, ChatSetup)
     assert (setup.system_prompt, setup.model, setup.seed) == ("Be brief.", "antiphon-mini", 7)
     assert setup.voice.speech_reference is not None
-    jar.client(append(tts={"enabled": True}))
-    assert jar.turn.max_slice_nums == 3
-    assert not jar.turn.speaks
+    silent.client(append(tts={"enabled": True}))
+    assert silent.turn.max_slice_nums == 3
+    assert not silent.turn.speaks
 
 
 def test_what_is_not_honoured_is_reported() -> None:
     config = {"top_k": 5, "generate_audio": True, "max_slice_nums": 2, "oddity": 1, "top_p": None}
-    created = RealtimeChatJar().activate(
+    created = Jar().activate(
         {"config": config, "tools": [{}], "voice": {"ref_audio_base64": f32()}},
         ignored_fields=("voice.llm_reference",),
     )
@@ -106,34 +122,31 @@ def test_what_is_not_honoured_is_reported() -> None:
 
 
 @pytest.mark.parametrize("worker", [Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND])
-def test_settings_that_the_worker_refuses_may_be_corrected(worker: Reason) -> None:
-    jar = RealtimeChatJar()
-    jar.grant()
-    jar.init()
-    assert code_of(jar.fail(worker)) == "invalid_payload"
-    assert jar.closed is None
-    jar.grant()
-    jar.init({"system_prompt": "Other."})
+def test_settings_that_the_worker_refuses_may_be_corrected(silent: Jar, worker: Reason) -> None:
+    silent.grant()
+    silent.init()
+    assert code_of(silent.fail(worker)) == "invalid_payload"
+    assert silent.closed is None
+    silent.grant()
+    silent.init({"system_prompt": "Other."})
 
-    assert kinds(jar.ready()) == ["session.created"]
-    assert len(jar.configured) == 2
-
-
-def test_lost_worker_is_configured_again() -> None:
-    jar = RealtimeChatJar()
-    jar.grant()
-    jar.init({"system_prompt": "Be brief."})
-    jar.machine.displaced()
-    jar.queue()
-    jar.grant()
-
-    assert kinds(jar.ready()) == ["session.created"]
-    assert jar.configured[0] == jar.configured[1]
-    assert kinds(jar.sent) == ["session.queue_done", "session.created"]
+    assert kinds(silent.ready()) == ["session.created"]
+    assert len(silent.configured) == 2
 
 
-def test_streamed_answer() -> None:
-    jar = active()
+def test_lost_worker_is_configured_again(silent: Jar) -> None:
+    silent.grant()
+    silent.init({"system_prompt": "Be brief."})
+    silent.machine.displaced()
+    silent.queue()
+    silent.grant()
+
+    assert kinds(silent.ready()) == ["session.created"]
+    assert silent.configured[0] == silent.configured[1]
+    assert kinds(silent.sent) == ["session.queue_done", "session.created"]
+
+
+def test_streamed_answer(jar: Jar) -> None:
     jar.sent.clear()
     jar.client(append(input_id="in-1"))
     jar.prefilled()
@@ -160,8 +173,7 @@ def test_streamed_answer() -> None:
     assert usage == {"total_tokens": 31, "input_tokens": 27, "output_tokens": 4, **details}
 
 
-def test_answer_at_once() -> None:
-    jar = active()
+def test_answer_at_once(jar: Jar) -> None:
     jar.sent.clear()
     jar.client(append(streaming=False))
     jar.prefilled()
@@ -174,25 +186,21 @@ def test_answer_at_once() -> None:
     assert jar.sent[0]["audio"] == base64.b64encode(2 * SPOKEN).decode()
 
 
-def test_speech_is_off_unless_it_is_asked_for() -> None:
-    jar = active()
-    jar.client(append())
-    assert not jar.turn.speaks
-    assert jar.turn.generation == Generation(512, 0.7, 0.8, 1.0)
-    jar.answer()
-    jar.client(append(tts={"enabled": True}))
-    jar.next_slot()
+def test_speech_is_off_unless_it_is_asked_for(busy: Jar) -> None:
+    assert not busy.turn.speaks
+    assert busy.turn.generation == Generation(512, 0.7, 0.8, 1.0)
+    busy.answer()
+    busy.client(append(tts={"enabled": True}))
+    busy.next_slot()
 
-    assert jar.turn.speaks
+    assert busy.turn.speaks
 
 
-def test_input_id_is_made_up_where_none_is_given() -> None:
-    jar = active()
-    jar.client(append())
-    jar.client(append())
-    first = jar.answer()[-1]
-    jar.next_slot()
-    second = jar.answer()[-1]
+def test_input_id_is_made_up_where_none_is_given(busy: Jar) -> None:
+    busy.client(append())
+    first = busy.answer()[-1]
+    busy.next_slot()
+    second = busy.answer()[-1]
 
     assert first["input_id"].startswith("input_")
     assert len({first["input_id"], second["input_id"], first["response_id"], second["response_id"]}) == 4
@@ -208,63 +216,54 @@ def test_input_id_is_made_up_where_none_is_given() -> None:
         (UnitEnd.CANCELLED, None, "cancelled"),
     ],
 )
-def test_reason_of_the_end(end: UnitEnd, finish: Finish | None, reason: str) -> None:
-    jar = active()
-    jar.client(append())
-
-    assert jar.done(end, finish)[-1]["reason"] == reason
-    assert jar.closed is None
+def test_reason_of_the_end(busy: Jar, end: UnitEnd, finish: Finish | None, reason: str) -> None:
+    assert busy.done(end, finish)[-1]["reason"] == reason
+    assert busy.closed is None
 
 
-def test_what_a_turn_asks_for_in_vain_is_reported() -> None:
-    jar = RealtimeChatJar()
-    jar.activate(speaks=False)
-    jar.client(append(tts={"enabled": True, "mode": "omni", "ref_audio_data": f32()}))
-    assert not jar.turn.speaks
+def test_what_a_turn_asks_for_in_vain_is_reported(silent: Jar) -> None:
+    silent.activate(speaks=False)
+    silent.client(append(tts={"enabled": True, "mode": "omni", "ref_audio_data": f32()}))
+    assert not silent.turn.speaks
 
-    jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=("turn.tts.mode",)))
-    assert jar.done()[-1]["unsupported_fields"] == ["tts.enabled", "tts.ref_audio_data", "tts.mode"]
+    silent.worker(Prefilled(1, NO_TIMINGS, ignored_fields=("turn.tts.mode",)))
+    assert silent.done()[-1]["unsupported_fields"] == ["tts.enabled", "tts.ref_audio_data", "tts.mode"]
 
 
-def test_slices_of_the_session_are_reported_once_where_the_model_cuts_no_pictures() -> None:
-    jar = RealtimeChatJar()
-    created = jar.activate({"max_slice_nums": 4}, max_slices=1)
+def test_slices_of_the_session_are_reported_once_where_the_model_cuts_no_pictures(silent: Jar) -> None:
+    created = silent.activate({"max_slice_nums": 4}, max_slices=1)
     assert created["unsupported_fields"] == ["max_slice_nums"]
 
     ignored = ("turn.image.max_slice_nums",)
-    jar.client(append())
-    jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
-    assert "unsupported_fields" not in jar.done()[-1]
-    jar.client(append(image={"max_slice_nums": 2}))
-    jar.grant()
-    jar.ready(max_slices=1)
-    jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
-    assert jar.done()[-1]["unsupported_fields"] == ["image.max_slice_nums"]
+    silent.client(append())
+    silent.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
+    assert "unsupported_fields" not in silent.done()[-1]
+    silent.client(append(image={"max_slice_nums": 2}))
+    silent.grant()
+    silent.ready(max_slices=1)
+    silent.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
+    assert silent.done()[-1]["unsupported_fields"] == ["image.max_slice_nums"]
 
 
-def test_voice_of_a_turn() -> None:
-    jar = active()
-    jar.client(append())
-    jar.answer()
-    jar.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
-    jar.next_slot()
+def test_voice_of_a_turn(busy: Jar) -> None:
+    busy.answer()
+    busy.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
+    busy.next_slot()
 
-    assert jar.configured[1].setup == ChatSetup(voice=Voice(voice_id="amber"))
-    assert "unsupported_fields" not in jar.answer()[-1]
+    assert busy.configured[1].setup == ChatSetup(voice=Voice(voice_id="amber"))
+    assert "unsupported_fields" not in busy.answer()[-1]
 
 
-def test_voice_of_a_turn_that_the_worker_does_not_have() -> None:
-    jar = active()
-    jar.client(append())
-    jar.answer()
-    jar.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
-    jar.grant()
-    told = jar.fail(Reason.VOICE_NOT_FOUND)
+def test_voice_of_a_turn_that_the_worker_does_not_have(busy: Jar) -> None:
+    busy.answer()
+    busy.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
+    busy.grant()
+    told = busy.fail(Reason.VOICE_NOT_FOUND)
 
     assert kinds(told) == ["error:invalid_payload", "response.done"]
     assert told[1]["reason"] == "error"
-    assert jar.slots == ["take", "leave", "take", "leave"]
-    assert jar.closed is None
+    assert busy.slots == ["take", "leave", "take", "leave"]
+    assert busy.closed is None
 
 
 def test_first_slot_goes_back_without_input() -> None:
@@ -279,8 +278,9 @@ def test_first_slot_goes_back_without_input() -> None:
     assert jar.closed is None
 
 
-def test_turn_has_its_slot_and_bytes_until_it_is_answered_and_the_next_one_takes_a_slot_silently() -> None:
-    jar = active()
+def test_turn_has_its_slot_and_bytes_until_it_is_answered_and_the_next_one_takes_a_slot_silently(
+    jar: Jar,
+) -> None:
     jar.client(append(USER))
     assert jar.slots == ["take"]
     assert jar.machine.held_bytes == len("Name a prime.")
@@ -297,8 +297,7 @@ def test_turn_has_its_slot_and_bytes_until_it_is_answered_and_the_next_one_takes
     assert jar.configured[0] == jar.configured[1]
 
 
-def test_later_turn_that_waits_is_told_so() -> None:
-    jar = active()
+def test_later_turn_that_waits_is_told_so(jar: Jar) -> None:
     for _ in range(2):
         jar.client(append())
         jar.answer()
@@ -313,8 +312,7 @@ def test_later_turn_that_waits_is_told_so() -> None:
         jar.next_slot()
 
 
-def test_turns_wait_in_order_at_most_four() -> None:
-    jar = active()
+def test_turns_wait_in_order_at_most_four(jar: Jar) -> None:
     for number in range(MOST_WAITING + 1):
         assert jar.client(append(input_id=f"in-{number}")) == []
     fifth = jar.client(append(input_id="in-5"))
@@ -330,8 +328,7 @@ def test_turns_wait_in_order_at_most_four() -> None:
     assert jar.slots == ["take", "leave"] * (MOST_WAITING + 1)
 
 
-def test_time_is_judged_before_content() -> None:
-    jar = active()
+def test_time_is_judged_before_content(jar: Jar) -> None:
     for _ in range(MOST_WAITING + 1):
         jar.client(append())
 
@@ -340,8 +337,7 @@ def test_time_is_judged_before_content() -> None:
 
 
 @pytest.mark.parametrize("signal", [Failed(Reason.WORKER_LOST), GoingAway(5.0)], ids=["lost", "leaves"])
-def test_worker_that_goes_between_two_turns_costs_nothing(signal: Failed | GoingAway) -> None:
-    jar = active()
+def test_worker_that_goes_between_two_turns_costs_nothing(jar: Jar, signal: Failed | GoingAway) -> None:
     assert jar.worker(signal) == []
     assert jar.slots == ["take", "leave"]
     jar.client(append())
@@ -350,28 +346,23 @@ def test_worker_that_goes_between_two_turns_costs_nothing(signal: Failed | Going
     assert kinds(jar.answer()) == ["text", "response.done"]
 
 
-def test_worker_that_goes_away_ends_its_turn() -> None:
-    jar = active()
-    jar.client(append())
-    jar.worker(GoingAway(5.0))
+def test_worker_that_goes_away_ends_its_turn(busy: Jar) -> None:
+    busy.worker(GoingAway(5.0))
 
-    assert kinds(jar.answer()) == ["text", "response.done"]
-    assert jar.closed is None
+    assert kinds(busy.answer()) == ["text", "response.done"]
+    assert busy.closed is None
 
 
-def test_worker_that_has_gone_away_during_a_turn() -> None:
-    jar = active()
-    jar.client(append())
-    jar.worker(GoingAway(5.0))
-    jar.fail(Reason.SESSION_LIMIT)
+def test_worker_that_has_gone_away_during_a_turn(busy: Jar) -> None:
+    busy.worker(GoingAway(5.0))
+    busy.fail(Reason.SESSION_LIMIT)
 
-    concluded(jar, 1012, "session.closed")
-    assert jar.sent[-1]["reason"] == "server_shutdown"
+    concluded(busy, 1012, "session.closed")
+    assert busy.sent[-1]["reason"] == "server_shutdown"
 
 
 @pytest.mark.parametrize("reason", [Reason.IMAGE_INVALID, Reason.CONTENT_UNSUPPORTED, Reason.INPUT_TOO_LONG])
-def test_turn_that_fails_by_its_input(reason: Reason) -> None:
-    jar = active()
+def test_turn_that_fails_by_its_input(jar: Jar, reason: Reason) -> None:
     jar.client(append(input_id="in-1"))
     told = jar.done(UnitEnd.FAILED, None, failure=reason, field="turn.messages[0].content[1].image")
 
@@ -383,8 +374,7 @@ def test_turn_that_fails_by_its_input(reason: Reason) -> None:
     assert jar.slots == ["take", "leave"]
 
 
-def test_third_failure_in_a_row_ends_the_session() -> None:
-    jar = active()
+def test_third_failure_in_a_row_ends_the_session(jar: Jar) -> None:
     for number, fails in enumerate([True, True, False, True, True, False, True, True, True]):
         assert jar.closed is None
         jar.client(append())
@@ -400,8 +390,7 @@ def test_third_failure_in_a_row_ends_the_session() -> None:
     assert jar.sent[-1]["reason"] == "backend_error"
 
 
-def test_answer_too_long_to_be_sent_at_once() -> None:
-    jar = active()
+def test_answer_too_long_to_be_sent_at_once(jar: Jar) -> None:
     jar.client(append(streaming=False))
     for _ in range(2):
         assert jar.say("", bytes(12 * 2**20)) == []
@@ -424,12 +413,10 @@ def test_answer_too_long_to_be_sent_at_once() -> None:
         (Reason.SESSION_LIMIT, 1000, ["session.closed"]),
     ],
 )
-def test_worker_that_fails_during_a_turn(reason: Reason, close: int, told: list[str]) -> None:
-    jar = active()
-    jar.client(append())
-    jar.fail(reason)
+def test_worker_that_fails_during_a_turn(busy: Jar, reason: Reason, close: int, told: list[str]) -> None:
+    busy.fail(reason)
 
-    concluded(jar, close, *told)
+    concluded(busy, close, *told)
 
 
 @pytest.mark.parametrize(
@@ -442,20 +429,19 @@ def test_worker_that_fails_during_a_turn(reason: Reason, close: int, told: list[
     ],
 )
 @pytest.mark.parametrize("is_first", [True, False])
-def test_no_slot(verdict: errors.Verdict, code: str, close: int, is_first: bool) -> None:
-    jar = RealtimeChatJar()
+def test_no_slot(silent: Jar, verdict: errors.Verdict, code: str, close: int, is_first: bool) -> None:
     if not is_first:
-        jar.activate()
-        jar.client(append())
-        jar.answer()
-        jar.client(append())
-    jar.do(jar.machine.refused(verdict))
+        silent.activate()
+        silent.client(append())
+        silent.answer()
+        silent.client(append())
+    silent.do(silent.machine.refused(verdict))
 
-    concluded(jar, close, f"error:{code}")
+    concluded(silent, close, f"error:{code}")
 
 
-def in_state(state: State) -> RealtimeChatJar:
-    jar = RealtimeChatJar()
+def in_state(state: State) -> Jar:
+    jar = Jar()
     if state is not State.QUEUED:
         jar.grant()
     if state in (State.CONFIGURING, State.ACTIVE):
@@ -480,17 +466,15 @@ def test_close(state: State) -> None:
     assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
 
 
-def test_close_during_a_turn_answers_it_and_tells_what_the_session_used() -> None:
-    jar = active()
-    jar.client(append())
-    jar.answer()
-    jar.client(append())
-    jar.next_slot()
-    jar.say("Sev")
-    jar.client({"type": "session.close"})
+def test_close_during_a_turn_answers_it_and_tells_what_the_session_used(busy: Jar) -> None:
+    busy.answer()
+    busy.client(append())
+    busy.next_slot()
+    busy.say("Sev")
+    busy.client({"type": "session.close"})
 
-    concluded(jar, 1000, "text", "session.closed")
-    assert jar.sent[-1]["usage"]["total_tokens"] == 31
+    concluded(busy, 1000, "text", "session.closed")
+    assert busy.sent[-1]["usage"]["total_tokens"] == 31
 
 
 @pytest.mark.parametrize("state", OPEN)
@@ -563,8 +547,7 @@ def test_invalid_opener_changes_nothing(payload: Any) -> None:
         (request(input_id="x" * 129), "invalid_payload", "input.input_id"),
     ],
 )
-def test_invalid_input_changes_nothing(fields: Any, code: str, param: str) -> None:
-    jar = active()
+def test_invalid_input_changes_nothing(jar: Jar, fields: Any, code: str, param: str) -> None:
     told = jar.client({"type": "input.append", "input": fields})
 
     assert code_of(told) == code
@@ -585,8 +568,7 @@ def test_frame_that_is_no_json_text_ends_the_session(state: State) -> None:
     concluded(jar, 1003, "error:invalid_frame")
 
 
-def test_invalid_utf8() -> None:
-    jar = active()
+def test_invalid_utf8(jar: Jar) -> None:
     jar.sent.clear()
     jar.client(b'"\xff"')
 
@@ -595,8 +577,7 @@ def test_invalid_utf8() -> None:
     assert jar.closed.code == 1007
 
 
-def test_flood_of_errors() -> None:
-    jar = active()
+def test_flood_of_errors(jar: Jar) -> None:
     for _ in range(20):
         jar.client({"type": "x"})
     assert jar.closed is None
@@ -605,8 +586,7 @@ def test_flood_of_errors() -> None:
     concluded(jar, 1008, "error:rate_limited")
 
 
-def test_flood_of_events() -> None:
-    jar = active()
+def test_flood_of_events(jar: Jar) -> None:
     for number in range(1001):
         jar.now += 0.001
         if number % 20 == 0:
@@ -619,7 +599,7 @@ def test_flood_of_events() -> None:
 
 
 def test_no_opener_in_time() -> None:
-    jar = RealtimeChatJar(init_timeout_s=20.0)
+    jar = Jar(init_timeout_s=20.0)
     jar.grant()
     jar.wait(20.0)
 
@@ -655,16 +635,14 @@ def test_server_that_ends(state: State) -> None:
         concluded(jar, 1012, "session.closed")
 
 
-def test_client_that_does_not_read() -> None:
-    jar = active()
+def test_client_that_does_not_read(jar: Jar) -> None:
     jar.do(jar.machine.slow_consumer())
 
     concluded(jar, 1008, "session.closed")
     assert jar.sent[-1]["reason"] == "slow_consumer"
 
 
-def test_no_room_for_input() -> None:
-    jar = active()
+def test_no_room_for_input(jar: Jar) -> None:
     told = jar.client(append(input_id="in-1"), drops_input=True)
 
     assert code_of(told) == "service_unavailable"
@@ -674,15 +652,14 @@ def test_no_room_for_input() -> None:
     assert len(jar.runs) == 1
 
 
-def test_no_room_for_a_voice_in_the_queue() -> None:
-    jar = RealtimeChatJar()
-    jar.client({"type": "session.init", "payload": {"voice": {"ref_audio": f32()}}}, drops_input=True)
+def test_no_room_for_a_voice_in_the_queue(silent: Jar) -> None:
+    silent.client({"type": "session.init", "payload": {"voice": {"ref_audio": f32()}}}, drops_input=True)
 
-    concluded(jar, 1013, "error:service_unavailable")
+    concluded(silent, 1013, "error:service_unavailable")
 
 
 def test_large_input_is_read_beside_the_event_loop() -> None:
-    jar = RealtimeChatJar(read_now=False)
+    jar = Jar(read_now=False)
     jar.activate()
     event = append({"role": "user", "content": "x" * LARGE_FRAME})
     jar.client(event)
@@ -696,7 +673,7 @@ def test_large_input_is_read_beside_the_event_loop() -> None:
 
 @pytest.mark.parametrize("content", [7, "y" * LARGE_FRAME])
 def test_client_that_goes_while_its_input_is_read(content: Any) -> None:
-    jar = RealtimeChatJar(read_now=False)
+    jar = Jar(read_now=False)
     jar.activate()
     jar.client(append({"role": "user", "content": "x" * LARGE_FRAME}, {"role": "user", "content": content}))
     jar.machine.disconnected()

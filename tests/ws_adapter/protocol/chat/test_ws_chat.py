@@ -36,18 +36,28 @@ def refused(jar: ChatJar, *, code: str, close: int, told: str = "") -> None:
     assert jar.after_close == []
 
 
-def test_streamed_answer() -> None:
-    jar = ChatJar()
+@pytest.fixture
+def jar() -> ChatJar:
+    return ChatJar()
+
+
+@pytest.fixture
+def asked(jar: ChatJar) -> ChatJar:
+    """The turn is at the worker."""
     jar.ask()
-    jar.prefilled()
-    jar.say("Sev")
-    jar.say("en.", SPOKEN)
-    jar.say("", SPOKEN)
-    jar.say("")
-    jar.done()
+    return jar
+
+
+def test_streamed_answer(asked: ChatJar) -> None:
+    asked.prefilled()
+    asked.say("Sev")
+    asked.say("en.", SPOKEN)
+    asked.say("", SPOKEN)
+    asked.say("")
+    asked.done()
 
     audio = base64.b64encode(SPOKEN).decode()
-    assert jar.sent == [
+    assert asked.sent == [
         {"type": "prefill_done", "input_tokens": 27},
         {"type": "chunk", "text_delta": "Sev", "audio_data": None},
         {"type": "chunk", "text_delta": "en.", "audio_data": audio},
@@ -61,14 +71,13 @@ def test_streamed_answer() -> None:
             "recording_session_id": "sess_0123456789ab-1",
         },
     ]
-    assert jar.closed is not None
-    assert (jar.closed.code, jar.closed.reason) == (1000, "done")
-    assert jar.slots == ["take"]
+    assert asked.closed is not None
+    assert (asked.closed.code, asked.closed.reason) == (1000, "done")
+    assert asked.slots == ["take"]
 
 
 @pytest.mark.parametrize("sound", [SPOKEN, b""], ids=["spoken", "text alone"])
-def test_answer_at_once(sound: bytes) -> None:
-    jar = ChatJar()
+def test_answer_at_once(jar: ChatJar, sound: bytes) -> None:
     jar.ask(streaming=False)
     jar.prefilled()
     jar.say("Sev", sound)
@@ -81,8 +90,7 @@ def test_answer_at_once(sound: bytes) -> None:
     assert jar.sent[-1]["audio_data"] == (base64.b64encode(2 * sound).decode() or None)
 
 
-def test_answer_too_long_to_be_sent_at_once() -> None:
-    jar = ChatJar()
+def test_answer_too_long_to_be_sent_at_once(jar: ChatJar) -> None:
     jar.ask(streaming=False)
     for _ in range(3):
         jar.say("", bytes(12 * 2**20))
@@ -91,17 +99,14 @@ def test_answer_too_long_to_be_sent_at_once() -> None:
 
 
 @pytest.mark.parametrize(("end", "finish"), [(UnitEnd.TURN, Finish.LENGTH), (UnitEnd.CONTEXT_FULL, None)])
-def test_answer_that_was_cut_short_is_an_answer(end: UnitEnd, finish: Finish | None) -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.say("Sev")
-    jar.done(end, finish)
+def test_answer_that_was_cut_short_is_an_answer(asked: ChatJar, end: UnitEnd, finish: Finish | None) -> None:
+    asked.say("Sev")
+    asked.done(end, finish)
 
-    assert (jar.sent[-1]["type"], jar.sent[-1]["text"]) == ("done", "Sev")
+    assert (asked.sent[-1]["type"], asked.sent[-1]["text"]) == ("done", "Sev")
 
 
-def test_queue_events_of_a_wait() -> None:
-    jar = ChatJar()
+def test_queue_events_of_a_wait(jar: ChatJar) -> None:
     jar.client(request())
     jar.queue(2, 3, 35.04)
     jar.queue(1, 2, 12.5)
@@ -117,8 +122,9 @@ def test_queue_events_of_a_wait() -> None:
     ]
 
 
-def test_slot_is_taken_when_the_request_is_read_and_without_a_wait_there_are_no_queue_events() -> None:
-    jar = ChatJar()
+def test_slot_is_taken_when_the_request_is_read_and_without_a_wait_there_are_no_queue_events(
+    jar: ChatJar,
+) -> None:
     assert jar.slots == []
     assert jar.machine.is_waiting
     jar.client(request())
@@ -129,8 +135,7 @@ def test_slot_is_taken_when_the_request_is_read_and_without_a_wait_there_are_no_
     assert jar.sent == []
 
 
-def test_lost_worker_is_replaced_without_a_word() -> None:
-    jar = ChatJar()
+def test_lost_worker_is_replaced_without_a_word(jar: ChatJar) -> None:
     jar.client(request())
     jar.queue()
     jar.grant()
@@ -155,29 +160,24 @@ def test_lost_worker_is_replaced_without_a_word() -> None:
         (errors.CONNECT_FAILED, "worker_connect_failed", 1013),
     ],
 )
-def test_no_slot(verdict: errors.Verdict, code: str, close: int) -> None:
-    jar = ChatJar()
+def test_no_slot(jar: ChatJar, verdict: errors.Verdict, code: str, close: int) -> None:
     jar.client(request())
     jar.do(jar.machine.refused(verdict))
 
     refused(jar, code=code, close=close)
 
 
-def test_defaults() -> None:
-    jar = ChatJar()
-    jar.ask()
-
-    turn = jar.turn
+def test_defaults(asked: ChatJar) -> None:
+    turn = asked.turn
     assert turn.messages == (Message("user", ("Name a prime.",)),)
     assert turn.generation == Generation(512, 0.7, 0.8, 1.0)
     assert turn.speaks
     assert (turn.use_tts_template, turn.omni_mode, turn.enable_thinking) == (False, False, False)
     assert (turn.max_slice_nums, turn.use_image_id) == (None, None)
-    assert jar.configured[0].setup == ChatSetup()
+    assert asked.configured[0].setup == ChatSetup()
 
 
-def test_everything_is_honoured() -> None:
-    jar = ChatJar()
+def test_everything_is_honoured(jar: ChatJar) -> None:
     jar.ask(
         {"role": "system", "content": "Be brief."},
         {"role": "assistant", "content": [{"type": "text", "text": "Hm?"}]},
@@ -196,37 +196,32 @@ def test_everything_is_honoured() -> None:
     assert (turn.max_slice_nums, turn.use_image_id) == (4, False)
 
 
-def test_tts_template_is_ored_with_enabled() -> None:
-    jar = ChatJar()
+def test_tts_template_is_ored_with_enabled(jar: ChatJar) -> None:
     jar.ask(tts={"enabled": False}, use_tts_template=True)
 
     assert jar.turn.speaks
     assert jar.turn.use_tts_template
 
 
-def test_type_and_unknown_fields_are_not_looked_at() -> None:
-    jar = ChatJar()
+def test_type_and_unknown_fields_are_not_looked_at(jar: ChatJar) -> None:
     jar.ask(type=7, model=None, session_id="x", messages=[{**USER, "name": 3}])
 
     assert len(jar.runs) == 1
 
 
-def test_only_the_first_frame_counts() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.client(b"\xff\xff")
-    jar.client(request())
-    jar.do(jar.machine.binary_frame(jar.now))
-    jar.prefilled()
-    jar.client(b"{")
+def test_only_the_first_frame_counts(asked: ChatJar) -> None:
+    asked.client(b"\xff\xff")
+    asked.client(request())
+    asked.do(asked.machine.binary_frame(asked.now))
+    asked.prefilled()
+    asked.client(b"{")
 
-    assert [event["type"] for event in jar.sent] == ["prefill_done"]
-    assert jar.slots == ["take"]
-    assert jar.closed is None
+    assert [event["type"] for event in asked.sent] == ["prefill_done"]
+    assert asked.slots == ["take"]
+    assert asked.closed is None
 
 
-def test_picture_and_clip() -> None:
-    jar = ChatJar()
+def test_picture_and_clip(jar: ChatJar) -> None:
     picture = pictured()
     jar.ask(
         user(
@@ -266,8 +261,7 @@ def wav(samples: "np.ndarray[Any, Any]", rate: int, channels: int = 1) -> bytes:
 
 @pytest.mark.parametrize("rate", [8_000, 24_000, 44_100, 48_000])
 @pytest.mark.parametrize("encoding", ["f32", "wav"])
-def test_clips_are_resampled(rate: int, encoding: str) -> None:
-    jar = ChatJar()
+def test_clips_are_resampled(jar: ChatJar, rate: int, encoding: str) -> None:
     tone = 0.5 * np.sin(np.arange(rate) * 2 * np.pi * 440 / rate)
     data = wav(tone * 32767, rate) if encoding == "wav" else tone.astype("<f4").tobytes()
     # The rate of a WAV file is its own affair.
@@ -281,8 +275,7 @@ def test_clips_are_resampled(rate: int, encoding: str) -> None:
     assert np.abs(np.fft.rfft(heard[:16_000])).argmax() == 440
 
 
-def test_samples_that_were_clipped_are_counted_and_clipped() -> None:
-    jar = ChatJar()
+def test_samples_that_were_clipped_are_counted_and_clipped(jar: ChatJar) -> None:
     jar.ask(user({"type": "audio", "data": f32(0.01, level=2.0)}))
 
     (clip,) = jar.turn.messages[0].parts
@@ -301,8 +294,7 @@ CLIP = np.full(16_000, 0.1, "<f4").tobytes()
     ],
     ids=["clip", "id"],
 )
-def test_voice(tts: Event, voice: Voice) -> None:
-    jar = ChatJar()
+def test_voice(jar: ChatJar, tts: Event, voice: Voice) -> None:
     jar.ask(tts=tts)
 
     assert jar.configured[0].setup == ChatSetup(voice=voice)
@@ -339,8 +331,7 @@ def test_what_is_not_honoured_is_reported_by_its_public_path() -> None:
     assert reported(omni_mode=True, tts={"mode": "omni"}, ignored=ignored) == ["omni_mode", "tts.mode"]
 
 
-def test_model_without_a_voice_writes() -> None:
-    jar = ChatJar()
+def test_model_without_a_voice_writes(jar: ChatJar) -> None:
     jar.client(request(tts={"enabled": True}))
     jar.grant()
     jar.ready(speaks=False)
@@ -423,16 +414,14 @@ REFUSED = [("missing_field", *case) for case in MISSING] + [("invalid_payload", 
 
 
 @pytest.mark.parametrize(("code", "event", "told"), REFUSED, ids=[told for *_, told in REFUSED])
-def test_field_that_is_missing_or_invalid(code: str, event: Any, told: str) -> None:
-    jar = ChatJar()
+def test_field_that_is_missing_or_invalid(jar: ChatJar, code: str, event: Any, told: str) -> None:
     jar.client(event)
 
     refused(jar, code=code, close=1008, told=told)
     assert jar.slots == []
 
 
-def test_too_much_audio_in_all_messages() -> None:
-    jar = ChatJar()
+def test_too_much_audio_in_all_messages(jar: ChatJar) -> None:
     clip = {"type": "audio", "data": f32(151, rate=8000), "sample_rate": 8000}
     jar.client(request(user(clip), user(clip)))
 
@@ -466,22 +455,19 @@ def test_more_text_than_any_context_holds() -> None:
 
 
 @pytest.mark.parametrize("frame", [b"{", b"", b'{"messages": NaN}', b"[" * 100_000])
-def test_no_json(frame: bytes) -> None:
-    jar = ChatJar()
+def test_no_json(jar: ChatJar, frame: bytes) -> None:
     jar.client(frame)
 
     refused(jar, code="invalid_json", close=1003)
 
 
-def test_binary_frame() -> None:
-    jar = ChatJar()
+def test_binary_frame(jar: ChatJar) -> None:
     jar.do(jar.machine.binary_frame(jar.now))
 
     refused(jar, code="invalid_frame", close=1003)
 
 
-def test_invalid_utf8_is_closed_without_an_event() -> None:
-    jar = ChatJar()
+def test_invalid_utf8_is_closed_without_an_event(jar: ChatJar) -> None:
     jar.client(b'{"messages":"\xff"}')
 
     assert jar.sent == []
@@ -489,15 +475,13 @@ def test_invalid_utf8_is_closed_without_an_event() -> None:
     assert jar.closed.code == 1007
 
 
-def test_flood_of_frames() -> None:
-    jar = ChatJar()
-    jar.ask()
+def test_flood_of_frames(asked: ChatJar) -> None:
     for _ in range(999):
-        jar.client(b"")
-    assert jar.closed is None
-    jar.client(b"")
+        asked.client(b"")
+    assert asked.closed is None
+    asked.client(b"")
 
-    refused(jar, code="rate_limited", close=1008)
+    refused(asked, code="rate_limited", close=1008)
 
 
 def test_large_request_is_read_beside_the_event_loop() -> None:
@@ -539,16 +523,14 @@ def test_no_request_in_time() -> None:
     refused(jar, code="init_timeout", close=1008, told="within 20 s")
 
 
-def test_no_time_limit_once_the_request_is_there() -> None:
-    jar = ChatJar()
+def test_no_time_limit_once_the_request_is_there(jar: ChatJar) -> None:
     jar.client(request())
 
     assert jar.wait(10_000.0) == []
     assert jar.machine.deadline is None
 
 
-def test_no_room() -> None:
-    jar = ChatJar()
+def test_no_room(jar: ChatJar) -> None:
     jar.client(request(), drops_input=True)
 
     refused(jar, code="service_unavailable", close=1013)
@@ -570,14 +552,12 @@ def test_no_room() -> None:
     ],
 )
 @pytest.mark.parametrize("state", [State.PREFILL, State.GENERATE])
-def test_worker_that_fails(reason: Reason, code: str, close: int, state: State) -> None:
-    jar = ChatJar()
-    jar.ask()
+def test_worker_that_fails(asked: ChatJar, reason: Reason, code: str, close: int, state: State) -> None:
     if state is State.GENERATE:
-        jar.prefilled()
-    jar.fail(reason)
+        asked.prefilled()
+    asked.fail(reason)
 
-    refused(jar, code=code, close=close)
+    refused(asked, code=code, close=close)
 
 
 FIELD = "messages[0].content[1]"
@@ -597,12 +577,10 @@ FIELD = "messages[0].content[1]"
     ],
     ids=lambda value: str(next(iter(value.values()))) if isinstance(value, dict) else "",
 )
-def test_turn_that_fails(failure: Event, code: str, close: int) -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.done(**{"end": UnitEnd.FAILED, "finish": None, **failure})
+def test_turn_that_fails(asked: ChatJar, failure: Event, code: str, close: int) -> None:
+    asked.done(**{"end": UnitEnd.FAILED, "finish": None, **failure})
 
-    refused(jar, code=code, close=close)
+    refused(asked, code=code, close=close)
 
 
 @pytest.mark.parametrize(
@@ -614,37 +592,30 @@ def test_turn_that_fails(failure: Event, code: str, close: int) -> None:
     ids=["video", "part"],
 )
 def test_turn_that_fails_by_a_part_says_which_and_why(
-    reason: Reason, part: str, problem: str, told: str
+    asked: ChatJar, reason: Reason, part: str, problem: str, told: str
 ) -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.done(UnitEnd.FAILED, None, failure=reason, field=f"turn.{FIELD}.{part}", problem=problem)
+    asked.done(UnitEnd.FAILED, None, failure=reason, field=f"turn.{FIELD}.{part}", problem=problem)
 
-    refused(jar, code="invalid_payload", close=1008, told=f"{FIELD}.{part}: {told}")
+    refused(asked, code="invalid_payload", close=1008, told=f"{FIELD}.{part}: {told}")
 
 
-def test_worker_that_goes_away_lets_the_turn_end() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.worker(GoingAway(5.0))
-    jar.say("Seven.")
-    jar.done()
+def test_worker_that_goes_away_lets_the_turn_end(asked: ChatJar) -> None:
+    asked.worker(GoingAway(5.0))
+    asked.say("Seven.")
+    asked.done()
 
-    assert jar.sent[-1]["type"] == "done"
+    assert asked.sent[-1]["type"] == "done"
 
 
-def test_worker_that_has_gone_away() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.worker(GoingAway(5.0))
-    jar.fail(Reason.SESSION_LIMIT)
+def test_worker_that_has_gone_away(asked: ChatJar) -> None:
+    asked.worker(GoingAway(5.0))
+    asked.fail(Reason.SESSION_LIMIT)
 
-    refused(jar, code="service_unavailable", close=CloseCode.SERVICE_RESTART)
+    refused(asked, code="service_unavailable", close=CloseCode.SERVICE_RESTART)
 
 
 @pytest.mark.parametrize(("step", "close"), [("silent", 1013), ("asked", 1013), ("answered", 1012)])
-def test_server_that_ends(step: str, close: int) -> None:
-    jar = ChatJar()
+def test_server_that_ends(jar: ChatJar, step: str, close: int) -> None:
     if step == "asked":
         jar.client(request())
     elif step == "answered":
@@ -654,24 +625,19 @@ def test_server_that_ends(step: str, close: int) -> None:
     refused(jar, code="service_unavailable", close=close)
 
 
-def test_client_that_does_not_read() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.do(jar.machine.slow_consumer())
+def test_client_that_does_not_read(asked: ChatJar) -> None:
+    asked.do(asked.machine.slow_consumer())
 
-    refused(jar, code="slow_consumer", close=1008)
+    refused(asked, code="slow_consumer", close=1008)
 
 
-def test_key_that_is_withdrawn() -> None:
-    jar = ChatJar()
+def test_key_that_is_withdrawn(jar: ChatJar) -> None:
     jar.do(jar.machine.ended(errors.KEY_WITHDRAWN))
 
     refused(jar, code="unauthorized", close=3000)
 
 
-def test_tokens_of_all_kinds_count_as_input() -> None:
-    jar = ChatJar()
-    jar.ask()
-    jar.prefilled(tokens(input_text=5, input_audio=20, input_vision=64))
+def test_tokens_of_all_kinds_count_as_input(asked: ChatJar) -> None:
+    asked.prefilled(tokens(input_text=5, input_audio=20, input_vision=64))
 
-    assert jar.sent == [{"type": "prefill_done", "input_tokens": 89}]
+    assert asked.sent == [{"type": "prefill_done", "input_tokens": 89}]

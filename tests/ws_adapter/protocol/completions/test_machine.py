@@ -107,8 +107,12 @@ class Jar:
         return int(self.begun.status)
 
 
-def test_turn_of_the_client_goes_to_a_worker_of_its_model() -> None:
-    jar = Jar()
+@pytest.fixture
+def jar() -> Jar:
+    return Jar()
+
+
+def test_turn_of_the_client_goes_to_a_worker_of_its_model(jar: Jar) -> None:
     jar.start(seed=3, stop="x", max_tokens=5, temperature=0.0, tools=None)
     assert jar.first(TakeSlot).model == MODEL
     setup = jar.first(OpenWorkerSession).setup
@@ -117,8 +121,7 @@ def test_turn_of_the_client_goes_to_a_worker_of_its_model() -> None:
     assert (generation.stop, generation.max_new_tokens, generation.temperature) == (("x",), 5, 0.0)
 
 
-def test_client_is_told_nothing_while_it_waits_and_a_whole_answer_is_one_object() -> None:
-    jar = Jar()
+def test_client_is_told_nothing_while_it_waits_and_a_whole_answer_is_one_object(jar: Jar) -> None:
     jar.ask()
     jar.do(jar.machine.queued(Place(1, 3.0, "ticket", 1, False)))
     jar.do(jar.machine.granted(0.0))
@@ -135,8 +138,7 @@ def test_client_is_told_nothing_while_it_waits_and_a_whole_answer_is_one_object(
 
 
 @pytest.mark.parametrize("options", [{}, {"include_usage": True}], ids=["", "usage"])
-def test_stream_begins_with_the_role_and_ends_with_the_reason(options: Event) -> None:
-    jar = Jar()
+def test_stream_begins_with_the_role_and_ends_with_the_reason(jar: Jar, options: Event) -> None:
     jar.start(stream=True, stream_options=options)
     jar.answer(Piece(1, "Sev", b""), Piece(1, "en.", b""))
     assert jar.begun == Respond(HTTPStatus.OK, streams=True)
@@ -151,15 +153,13 @@ def test_stream_begins_with_the_role_and_ends_with_the_reason(options: Event) ->
     assert [delta["finish_reason"] for delta in deltas] == [None, None, None, "stop"]
 
 
-def test_answer_cut_at_its_length_says_so() -> None:
-    jar = Jar()
+def test_answer_cut_at_its_length_says_so(jar: Jar) -> None:
     jar.start()
     jar.worker(Prefilled(1, NO_TIMINGS), Piece(1, "Sev", b""), structs.replace(DONE, finish=Finish.LENGTH))
     assert jar.choice["finish_reason"] == "length"
 
 
-def test_spoken_answer_has_its_samples_and_its_transcript() -> None:
-    jar = Jar()
+def test_spoken_answer_has_its_samples_and_its_transcript(jar: Jar) -> None:
     jar.start(**ALOUD)
     jar.answer(Piece(1, "Seven.", SPOKEN))
     message = jar.choice["message"]
@@ -177,8 +177,7 @@ CALLS = (
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_spoken_answer_that_is_a_call_alone_has_no_audio(stream: bool) -> None:
-    jar = Jar()
+def test_spoken_answer_that_is_a_call_alone_has_no_audio(jar: Jar, stream: bool) -> None:
     spoken = {**ALOUD, "audio": {"voice": "alloy", "format": "pcm16" if stream else "wav"}}
     jar.start(**spoken, tools=[TOOL], stream=stream)
     jar.answer(*CALLS)
@@ -214,8 +213,7 @@ def test_calls_of_tools_are_told_whole_and_in_pieces() -> None:
         (Reason.INPUT_TOO_LONG, 400),
     ],
 )
-def test_verdict_before_the_answer_has_its_status(reason: Reason, status: int) -> None:
-    jar = Jar()
+def test_verdict_before_the_answer_has_its_status(jar: Jar, reason: Reason, status: int) -> None:
     jar.ask(stream=True)
     jar.do(jar.machine.refused(VERDICTS[reason]))
     assert jar.status == status
@@ -226,8 +224,7 @@ def test_verdict_before_the_answer_has_its_status(reason: Reason, status: int) -
 
 
 @pytest.mark.parametrize("verdict", [errors.SERVER_SHUTDOWN, errors.SLOW, errors.KEY_WITHDRAWN])
-def test_end_in_the_middle_of_a_stream_is_an_event(verdict: Verdict) -> None:
-    jar = Jar()
+def test_end_in_the_middle_of_a_stream_is_an_event(jar: Jar, verdict: Verdict) -> None:
     jar.start(stream=True)
     jar.worker(Prefilled(1, NO_TIMINGS), Piece(1, "Sev", b""))
     jar.do(jar.machine.ended(verdict))
@@ -237,23 +234,20 @@ def test_end_in_the_middle_of_a_stream_is_an_event(verdict: Verdict) -> None:
     assert jar.closed.code is not CloseCode.NORMAL
 
 
-def test_worker_lost_in_the_middle_is_one_error() -> None:
-    jar = Jar()
+def test_worker_lost_in_the_middle_is_one_error(jar: Jar) -> None:
     jar.start()
     jar.worker(Failed(Reason.WORKER_LOST))
     assert (jar.status, len(jar.sent)) == (500, 1)
 
 
-def test_model_that_cannot_speak_is_refused_by_the_field() -> None:
-    jar = Jar()
+def test_model_that_cannot_speak_is_refused_by_the_field(jar: Jar) -> None:
     jar.ask(**ALOUD)
     jar.do(jar.machine.granted(0.0))
     jar.worker(ready_signal(speaks=False))
     assert (jar.status, jar.sent[0]["error"]["param"]) == (400, "modalities")
 
 
-def test_fault_that_the_worker_finds_is_told_by_the_field_of_the_client() -> None:
-    jar = Jar()
+def test_fault_that_the_worker_finds_is_told_by_the_field_of_the_client(jar: Jar) -> None:
     url = {"url": "data:video/mp4;base64," + base64.b64encode(b"\0\0\0\x18ftypisom" + bytes(16)).decode()}
     jar.start(messages=[{"role": "user", "content": [{"type": "video_url", "video_url": url}]}])
     assert jar.first(RunTurn).turn.omni_mode
@@ -275,8 +269,7 @@ def test_fault_that_the_worker_finds_is_told_by_the_field_of_the_client() -> Non
         ({"model": "other", "messages": []}, "model_not_found"),
     ],
 )
-def test_body_that_is_no_request_is_refused(body: Any, code: str) -> None:
-    jar = Jar()
+def test_body_that_is_no_request_is_refused(jar: Jar, body: Any, code: str) -> None:
     jar.ask(body)
     assert jar.status == (404 if code == "model_not_found" else 400)
     assert jar.sent[0]["error"]["code"] == code

@@ -100,6 +100,11 @@ class Bench:
         return news.code
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 def begun(*items: Transcribe) -> Bench:
     """The first of these is at a worker."""
     bench = Bench()
@@ -181,8 +186,7 @@ def test_item_that_gave_way_is_begun_again_and_told_once() -> None:
 
 
 @pytest.mark.parametrize("signal", [GoingAway(10.0), Failed(Reason.WORKER_LOST)])
-def test_worker_that_leaves_before_an_item_has_begun_is_replaced(signal: Signal) -> None:
-    bench = Bench()
+def test_worker_that_leaves_before_an_item_has_begun_is_replaced(bench: Bench, signal: Signal) -> None:
     bench.ask(item("a"))
     bench.do(bench.machine.granted())
 
@@ -195,8 +199,7 @@ def test_worker_that_leaves_before_an_item_has_begun_is_replaced(signal: Signal)
     assert bench.ends["a"] == InputTranscriptDone("one", 1.0)
 
 
-def test_refused_slot_is_looked_for_again_until_the_deadline() -> None:
-    bench = Bench()
+def test_refused_slot_is_looked_for_again_until_the_deadline(bench: Bench) -> None:
     bench.ask(item("a"))
 
     for _ in range(3):
@@ -236,8 +239,7 @@ def test_items_and_their_seconds_are_bounded_and_those_beyond_fail_at_once() -> 
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_cancelled_item_is_told_nothing_more(is_begun: bool) -> None:
-    bench = Bench()
+def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> None:
     bench.ask(item("a"))
     if is_begun:
         bench.grant()
@@ -259,8 +261,7 @@ def test_cancelling_one_item_leaves_the_one_that_is_written() -> None:
     assert bench.ends == {"a": InputTranscriptDone("one", 1.0)}
 
 
-def test_item_that_nobody_serves_fails_with_the_reason() -> None:
-    bench = Bench()
+def test_item_that_nobody_serves_fails_with_the_reason(bench: Bench) -> None:
     bench.ask(item("a", model="unknown"))
 
     bench.do([LeaveSlot(), *bench.machine.unserved(TranscriptionCode.MODEL_NOT_FOUND, bench.now)])

@@ -12,10 +12,12 @@ from tests.ws_adapter.support.transcription_conversation import (
     COMMIT,
     FINAL,
     UPDATE,
-    TranscriptionConversation,
     append,
     codes,
     pcm16,
+)
+from tests.ws_adapter.support.transcription_conversation import (
+    TranscriptionConversation as Talk,
 )
 from ws_adapter.protocol.core.signals import UnitEnd
 from ws_adapter.protocol.transcription.utterance import BYTES_PER_S, LARGEST_BYTES
@@ -23,7 +25,7 @@ from ws_adapter.protocol.transcription.utterance import BYTES_PER_S, LARGEST_BYT
 
 def refused(*events: Any) -> tuple[str, str]:
     """Code and text of the error that the last of these is answered by; the others are not answered."""
-    talk = TranscriptionConversation()
+    talk = Talk()
     told = talk.client(*events)
     assert [event["type"] for event in told] == ["error"]
     assert list(told[0]) == ["type", "error", "code"]
@@ -90,9 +92,7 @@ def test_unknown_type(event: dict[str, Any], name: str) -> None:
     assert refused(frame) == ("unknown_event", f"Unknown event type: {name}")
 
 
-def test_binary_frame_leaves_the_socket_open() -> None:
-    talk = TranscriptionConversation()
-
+def test_binary_frame_leaves_the_socket_open(talk: Talk) -> None:
     (error,) = talk.do(talk.dialect.binary_frame(talk.now))
 
     assert error["code"] == "invalid_frame"
@@ -100,17 +100,14 @@ def test_binary_frame_leaves_the_socket_open() -> None:
     assert talk.closed is None
 
 
-def test_everything_else_in_an_update_is_ignored() -> None:
-    talk = TranscriptionConversation()
-
+def test_everything_else_in_an_update_is_ignored(talk: Talk) -> None:
     told = talk.client({**UPDATE, "language": 7, "prompt": ["x"], "session": None, "temperature": "hot"})
 
     assert told == []
     assert talk.client(COMMIT) == []
 
 
-def test_refused_append_is_not_applied() -> None:
-    talk = TranscriptionConversation()
+def test_refused_append_is_not_applied(talk: Talk) -> None:
     talk.begin(0.0)
 
     talk.client({**append(), "audio": base64.b64encode(bytes(3999)).decode()})
@@ -132,27 +129,19 @@ WORDS += [("false", False), ("no", False), ("off", False), ("0", False)]
         *((form(word), truth) for word, truth in WORDS for form in (str.lower, str.upper, str.title)),
     ],
 )
-def test_final_in_every_spelling(final: Any, is_final: bool) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_final_in_every_spelling(begun: Talk, final: Any, is_final: bool) -> None:
+    assert begun.client({**COMMIT, "final": final}) == []
 
-    assert talk.client({**COMMIT, "final": final}) == []
-
-    assert talk.runs[-1].ends is is_final
+    assert begun.runs[-1].ends is is_final
 
 
-def test_with_duplicate_keys_the_last_counts() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_with_duplicate_keys_the_last_counts(begun: Talk) -> None:
+    assert begun.client(b'{"type":"input_audio_buffer.commit","final":true,"final":false}') == []
 
-    assert talk.client(b'{"type":"input_audio_buffer.commit","final":true,"final":false}') == []
-
-    assert not talk.runs[-1].ends
+    assert not begun.runs[-1].ends
 
 
-def test_invalid_utf8_closes_without_an_event() -> None:
-    talk = TranscriptionConversation()
-
+def test_invalid_utf8_closes_without_an_event(talk: Talk) -> None:
     assert talk.client(b'{"type":"\xff"}') == []
 
     assert talk.closed is not None
@@ -162,7 +151,7 @@ def test_invalid_utf8_closes_without_an_event() -> None:
 
 def test_audio_is_little_endian_int16() -> None:
     samples = np.array([0, 1, -1, 32767, -32768, 12345], "<i2")
-    talk = TranscriptionConversation()
+    talk = Talk()
     talk.begin(0.0)
 
     talk.client({**append(), "audio": base64.b64encode(samples.tobytes()).decode()}, FINAL)
@@ -171,8 +160,7 @@ def test_audio_is_little_endian_int16() -> None:
     assert np.array_equal(heard, samples.astype(np.float32) / np.float32(32768))
 
 
-def test_white_space_in_base64_is_removed() -> None:
-    talk = TranscriptionConversation()
+def test_white_space_in_base64_is_removed(talk: Talk) -> None:
     talk.begin(0.0)
     spaced = "\n".join([pcm16(300)[:60], pcm16(300)[60:]])
 
@@ -181,8 +169,7 @@ def test_white_space_in_base64_is_removed() -> None:
     assert talk.samples == 300
 
 
-def test_audio_goes_by_the_second() -> None:
-    talk = TranscriptionConversation()
+def test_audio_goes_by_the_second(talk: Talk) -> None:
     talk.begin(0.0)
 
     for _ in range(24):
@@ -194,8 +181,7 @@ def test_audio_goes_by_the_second() -> None:
     assert talk.dialect.held_bytes == 24 * 4096, "none of them is closed yet"
 
 
-def test_less_than_a_second_goes_when_it_has_waited() -> None:
-    talk = TranscriptionConversation()
+def test_less_than_a_second_goes_when_it_has_waited(talk: Talk) -> None:
     talk.begin(0.0)
     talk.client(append(0.25))
     talk.wait(0.5)
@@ -209,8 +195,7 @@ def test_less_than_a_second_goes_when_it_has_waited() -> None:
     assert not talk.runs[0].ends
 
 
-def test_client_that_does_not_pace_itself_makes_few_large_units() -> None:
-    talk = TranscriptionConversation()
+def test_client_that_does_not_pace_itself_makes_few_large_units(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, *[append(0.128)] * 500, FINAL)
     talk.serve()
 
@@ -223,8 +208,7 @@ def test_client_that_does_not_pace_itself_makes_few_large_units() -> None:
     assert [run.ends for run in talk.runs] == [False] * 15 + [True]
 
 
-def test_worker_that_takes_fewer_units_gets_fewer() -> None:
-    talk = TranscriptionConversation()
+def test_worker_that_takes_fewer_units_gets_fewer(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append(30.0))
 
     talk.serve(max_units_in_flight=2)
@@ -234,21 +218,18 @@ def test_worker_that_takes_fewer_units_gets_fewer() -> None:
     assert len(talk.runs) == 3
 
 
-def test_client_that_does_not_read_holds_the_worker_up() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_client_that_does_not_read_holds_the_worker_up(begun: Talk) -> None:
+    begun.do(begun.dialect.congested(True, begun.now))
+    begun.client(append(3.0))
+    begun.wait(5.0)
+    assert begun.samples == 16_000
+    begun.do(begun.dialect.congested(False, begun.now))
 
-    talk.do(talk.dialect.congested(True, talk.now))
-    talk.client(append(3.0))
-    talk.wait(5.0)
-    assert talk.samples == 16_000
-    talk.do(talk.dialect.congested(False, talk.now))
-
-    assert talk.samples == 64_000
+    assert begun.samples == 64_000
 
 
 def test_audio_that_waits_is_bounded() -> None:
-    talk = TranscriptionConversation(transcription_buffer_s=3.0)
+    talk = Talk(transcription_buffer_s=3.0)
     talk.client(append(2.5))
 
     (error,) = talk.client(append(0.6))
@@ -260,15 +241,14 @@ def test_audio_that_waits_is_bounded() -> None:
     assert talk.dialect.held_bytes == 3 * BYTES_PER_S
 
 
-def test_bound_by_default_is_half_an_hour() -> None:
-    talk = TranscriptionConversation()
+def test_bound_by_default_is_half_an_hour(talk: Talk) -> None:
     talk.client(*[append(60.0)] * 30)
 
     assert codes(talk.client(append(0.001))) == ["buffer_full"]
 
 
 def test_bound_is_for_all_that_waits() -> None:
-    talk = TranscriptionConversation(transcription_buffer_s=3.0)
+    talk = Talk(transcription_buffer_s=3.0)
     talk.client(UPDATE, COMMIT, append(1.0), FINAL, COMMIT, append(1.0), FINAL, append(1.0))
     assert codes(talk.client(append(0.1))) == ["buffer_full"]
 
@@ -281,7 +261,7 @@ def test_bound_is_for_all_that_waits() -> None:
 
 
 def test_lost_audio_makes_room() -> None:
-    talk = TranscriptionConversation(transcription_buffer_s=60.0)
+    talk = Talk(transcription_buffer_s=60.0)
     talk.client(UPDATE, COMMIT, append(50.0))
     talk.serve(max_units_in_flight=1)
 
@@ -290,22 +270,20 @@ def test_lost_audio_makes_room() -> None:
     assert talk.dialect.held_bytes == 0
 
 
-def test_without_room_in_the_server_an_append_is_refused() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    held = talk.dialect.held_bytes
+def test_without_room_in_the_server_an_append_is_refused(begun: Talk) -> None:
+    held = begun.dialect.held_bytes
 
-    (error,) = talk.do(talk.dialect.text_frame(json.dumps(append(2.0)).encode(), talk.now, drops_input=True))
+    (error,) = begun.do(
+        begun.dialect.text_frame(json.dumps(append(2.0)).encode(), begun.now, drops_input=True)
+    )
 
     assert error["code"] == "buffer_full"
-    assert talk.dialect.held_bytes == held
-    assert talk.do(talk.dialect.text_frame(json.dumps(FINAL).encode(), talk.now, drops_input=True)) == []
-    assert talk.runs[-1].ends
+    assert begun.dialect.held_bytes == held
+    assert begun.do(begun.dialect.text_frame(json.dumps(FINAL).encode(), begun.now, drops_input=True)) == []
+    assert begun.runs[-1].ends
 
 
-def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent() -> None:
-    talk = TranscriptionConversation()
-
+def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent(talk: Talk) -> None:
     assert codes(talk.client(*[b"x"] * 50)) == ["invalid_json"] * 20
     assert talk.notes == []
     talk.wait(1.0)
@@ -317,9 +295,7 @@ def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent() -> None:
     assert talk.slot == "wanted"
 
 
-def test_flood_that_goes_on_is_answered_twenty_times_a_second() -> None:
-    talk = TranscriptionConversation()
-
+def test_flood_that_goes_on_is_answered_twenty_times_a_second(talk: Talk) -> None:
     for _ in range(40):
         talk.client(*[b"x"] * 5)
         talk.wait(0.1)
@@ -329,9 +305,7 @@ def test_flood_that_goes_on_is_answered_twenty_times_a_second() -> None:
     assert sum(int(note.split()[0]) for note in talk.notes) == 120
 
 
-def test_what_becomes_of_utterances_is_told_in_a_flood() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(*[b"x"] * 50)
+def test_what_becomes_of_utterances_is_told_in_a_flood(begun: Talk) -> None:
+    begun.client(*[b"x"] * 50)
 
-    assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
+    assert codes(begun.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]

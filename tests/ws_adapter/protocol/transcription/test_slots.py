@@ -9,11 +9,13 @@ from tests.ws_adapter.support.transcription_conversation import (
     EMPTY,
     FINAL,
     UPDATE,
-    TranscriptionConversation,
     append,
     codes,
     delta,
     done,
+)
+from tests.ws_adapter.support.transcription_conversation import (
+    TranscriptionConversation as Talk,
 )
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import GoingAway, Piece, UnitEnd
@@ -21,17 +23,15 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 
 
-def between_utterances() -> TranscriptionConversation:
+@pytest.fixture
+def between(begun: Talk) -> Talk:
     """One was heard, and its slot is kept."""
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
-    talk.complete()
-    return talk
+    begun.client(FINAL)
+    begun.complete()
+    return begun
 
 
-def test_slot_is_taken_at_the_first_effective_commit_silently() -> None:
-    talk = TranscriptionConversation()
+def test_slot_is_taken_at_the_first_effective_commit_silently(talk: Talk) -> None:
     assert talk.client(COMMIT)[0]["type"] == "error"
     talk.client(UPDATE, FINAL, append())
     assert talk.taken == 0
@@ -43,79 +43,67 @@ def test_slot_is_taken_at_the_first_effective_commit_silently() -> None:
     assert talk.taken == 1
 
 
-def test_slot_is_kept_for_the_next_utterance() -> None:
-    talk = between_utterances()
-    talk.wait(29.9)
+def test_slot_is_kept_for_the_next_utterance(between: Talk) -> None:
+    between.wait(29.9)
 
-    talk.client(COMMIT, append(), FINAL)
-    talk.wait()
-    talk.complete()
+    between.client(COMMIT, append(), FINAL)
+    between.wait()
+    between.complete()
 
-    assert (talk.taken, talk.left, talk.slot) == (1, 0, "held")
-    assert len(talk.setups) == 1
-    assert [run.begins for run in talk.runs] == [True, False, True]
+    assert (between.taken, between.left, between.slot) == (1, 0, "held")
+    assert len(between.setups) == 1
+    assert [run.begins for run in between.runs] == [True, False, True]
 
 
-def test_slot_is_kept_for_half_a_minute() -> None:
-    talk = between_utterances()
+def test_slot_is_kept_for_half_a_minute(between: Talk) -> None:
+    between.wait(29.999)
+    assert between.slot == "held"
+    assert between.wait(0.001) == []
 
-    talk.wait(29.999)
-    assert talk.slot == "held"
-    assert talk.wait(0.001) == []
-
-    assert talk.slot == "none"
-    assert talk.dialect.deadline is None
-    talk.client(COMMIT, append(), FINAL)
-    talk.serve()
-    assert talk.runs[0].unit == 1
+    assert between.slot == "none"
+    assert between.dialect.deadline is None
+    between.client(COMMIT, append(), FINAL)
+    between.serve()
+    assert between.runs[0].unit == 1
 
 
 @pytest.mark.parametrize("waited", [0.0, 10.0])
-def test_slot_is_not_kept_while_others_wait(waited: float) -> None:
-    talk = between_utterances()
-    talk.wait(waited)
-    assert talk.slot == "held"
+def test_slot_is_not_kept_while_others_wait(between: Talk, waited: float) -> None:
+    between.wait(waited)
+    assert between.slot == "held"
 
-    talk.wait(0.1 * waited, others_wait=True)
+    between.wait(0.1 * waited, others_wait=True)
 
-    assert talk.slot == "none"
-
-
-def test_who_has_more_to_say_waits_behind_the_others() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL, COMMIT, append(), FINAL)
-    talk.complete()
-
-    talk.wait(0.0, others_wait=True)
-
-    assert (talk.slot, talk.taken, talk.left) == ("wanted", 2, 1)
-    talk.serve()
-    assert codes(talk.complete("x")) == ["transcription.delta", "transcription.done"]
+    assert between.slot == "none"
 
 
-def test_utterance_keeps_its_slot_while_others_wait() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_who_has_more_to_say_waits_behind_the_others(begun: Talk) -> None:
+    begun.client(FINAL, COMMIT, append(), FINAL)
+    begun.complete()
 
-    talk.wait(20.0, others_wait=True)
+    begun.wait(0.0, others_wait=True)
 
-    assert talk.slot == "held"
-
-
-def test_slot_is_kept_after_a_failure_too() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.finish(1, end=UnitEnd.FAILED)
-
-    talk.wait(29.0)
-    assert talk.slot == "held"
-    talk.wait(1.0)
-    assert talk.slot == "none"
+    assert (begun.slot, begun.taken, begun.left) == ("wanted", 2, 1)
+    begun.serve()
+    assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
 
 
-def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance() -> None:
-    talk = TranscriptionConversation()
+def test_utterance_keeps_its_slot_while_others_wait(begun: Talk) -> None:
+    begun.wait(20.0, others_wait=True)
+
+    assert begun.slot == "held"
+
+
+def test_slot_is_kept_after_a_failure_too(begun: Talk) -> None:
+    begun.finish(1, end=UnitEnd.FAILED)
+
+    begun.wait(29.0)
+    assert begun.slot == "held"
+    begun.wait(1.0)
+    assert begun.slot == "none"
+
+
+def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT)
     talk.grant()
 
@@ -128,8 +116,7 @@ def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance() ->
     assert talk.taken == 1
 
 
-def test_worker_lost_before_it_was_ready_is_replaced() -> None:
-    talk = TranscriptionConversation()
+def test_worker_lost_before_it_was_ready_is_replaced(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
     talk.grant()
 
@@ -141,8 +128,7 @@ def test_worker_lost_before_it_was_ready_is_replaced() -> None:
     assert talk.samples == 16_000
 
 
-def test_slot_that_is_replaced_when_nothing_is_left_to_say_is_given_back() -> None:
-    talk = TranscriptionConversation()
+def test_slot_that_is_replaced_when_nothing_is_left_to_say_is_given_back(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT)
     talk.grant()
     talk.client(FINAL)
@@ -157,25 +143,22 @@ def test_slot_that_is_replaced_when_nothing_is_left_to_say_is_given_back() -> No
     assert codes(talk.complete()) == ["transcription.done"]
 
 
-def test_open_utterance_without_audio_is_finished_after_half_a_minute() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.finish(1, " good", sampled=3)
+def test_open_utterance_without_audio_is_finished_after_half_a_minute(begun: Talk) -> None:
+    begun.finish(1, " good", sampled=3)
 
-    assert talk.wait(29.999) == []
-    assert talk.wait(0.001) == []
-    assert talk.runs[-1].ends
-    talk.finish(2, " morning", UnitEnd.TURN, sampled=2)
+    assert begun.wait(29.999) == []
+    assert begun.wait(0.001) == []
+    assert begun.runs[-1].ends
+    begun.finish(2, " morning", UnitEnd.TURN, sampled=2)
 
-    assert codes(talk.sent[-3:]) == ["transcription.delta", "transcription.done", "idle_timeout"]
-    assert talk.sent[-2] == done(" good morning", completion=5)
-    assert talk.client(append(), FINAL) == [], "READY"
-    talk.wait()
-    assert codes(talk.complete()) == ["transcription.done"]
+    assert codes(begun.sent[-3:]) == ["transcription.delta", "transcription.done", "idle_timeout"]
+    assert begun.sent[-2] == done(" good morning", completion=5)
+    assert begun.client(append(), FINAL) == [], "READY"
+    begun.wait()
+    assert codes(begun.complete()) == ["transcription.done"]
 
 
-def test_idle_utterance_without_any_audio_is_empty() -> None:
-    talk = TranscriptionConversation()
+def test_idle_utterance_without_any_audio_is_empty(talk: Talk) -> None:
     talk.begin(0.0)
 
     assert codes(talk.wait(30.0)) == ["transcription.done", "idle_timeout"]
@@ -185,31 +168,26 @@ def test_idle_utterance_without_any_audio_is_empty() -> None:
 
 
 @pytest.mark.parametrize("event", [append(0.01), FINAL])
-def test_append_and_effective_commit_count(event: dict[str, object]) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.wait(29.0)
+def test_append_and_effective_commit_count(begun: Talk, event: dict[str, object]) -> None:
+    begun.wait(29.0)
 
-    talk.client(event)
+    begun.client(event)
 
-    assert talk.wait(29.0) == []
-    assert "idle_timeout" not in codes(talk.complete())
+    assert begun.wait(29.0) == []
+    assert "idle_timeout" not in codes(begun.complete())
 
 
 @pytest.mark.parametrize("event", [COMMIT, UPDATE, {"type": "x"}, {**append(), "audio": "?"}])
-def test_nothing_else_counts(event: dict[str, object]) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.wait(29.0)
+def test_nothing_else_counts(begun: Talk, event: dict[str, object]) -> None:
+    begun.wait(29.0)
 
-    talk.client(event)
-    talk.wait(1.0)
+    begun.client(event)
+    begun.wait(1.0)
 
-    assert talk.runs[-1].ends
+    assert begun.runs[-1].ends
 
 
-def test_waiting_for_a_slot_is_not_idleness() -> None:
-    talk = TranscriptionConversation()
+def test_waiting_for_a_slot_is_not_idleness(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
 
     assert talk.wait(600.0) == []
@@ -219,17 +197,14 @@ def test_waiting_for_a_slot_is_not_idleness() -> None:
     assert not any(run.ends for run in talk.runs)
 
 
-def test_utterance_that_has_its_final_commit_is_not_idle() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL)
+def test_utterance_that_has_its_final_commit_is_not_idle(begun: Talk) -> None:
+    begun.client(FINAL)
 
-    assert talk.wait(120.0) == []
-    assert codes(talk.complete()) == ["transcription.done"]
+    assert begun.wait(120.0) == []
+    assert codes(begun.complete()) == ["transcription.done"]
 
 
-def test_long_utterance_has_no_limit() -> None:
-    talk = TranscriptionConversation()
+def test_long_utterance_has_no_limit(talk: Talk) -> None:
     talk.begin(0.0)
 
     for _ in range(3600):
@@ -255,8 +230,9 @@ UNSERVED = [
 
 
 @pytest.mark.parametrize(("verdict", "code"), UNSERVED)
-def test_without_a_slot_the_audio_is_kept_and_the_client_commits_again(verdict: Verdict, code: str) -> None:
-    talk = TranscriptionConversation()
+def test_without_a_slot_the_audio_is_kept_and_the_client_commits_again(
+    talk: Talk, verdict: Verdict, code: str
+) -> None:
     talk.client(UPDATE, append(0.5), COMMIT, append(0.5))
 
     talk.slot = "none"
@@ -270,8 +246,7 @@ def test_without_a_slot_the_audio_is_kept_and_the_client_commits_again(verdict: 
     assert talk.samples == 24_000
 
 
-def test_without_a_slot_a_whole_utterance_can_be_committed_by_its_final_again() -> None:
-    talk = TranscriptionConversation()
+def test_without_a_slot_a_whole_utterance_can_be_committed_by_its_final_again(talk: Talk) -> None:
     talk.client(UPDATE, append(), FINAL)
     talk.slot = "none"
     talk.do(talk.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))
@@ -282,8 +257,7 @@ def test_without_a_slot_a_whole_utterance_can_be_committed_by_its_final_again() 
     assert talk.complete("x") == [delta("x"), done("x", completion=1)]
 
 
-def test_without_a_slot_what_was_committed_ahead_tries_in_turn() -> None:
-    talk = TranscriptionConversation()
+def test_without_a_slot_what_was_committed_ahead_tries_in_turn(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append(level=1), FINAL, COMMIT, append(level=2), FINAL, append(level=3))
 
     for _ in range(2):
@@ -296,8 +270,7 @@ def test_without_a_slot_what_was_committed_ahead_tries_in_turn() -> None:
     assert talk.levels == [1, 2, 3]
 
 
-def test_worker_that_cannot_be_reached_fails_the_utterance() -> None:
-    talk = TranscriptionConversation()
+def test_worker_that_cannot_be_reached_fails_the_utterance(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
     talk.slot = "none"
 
@@ -321,17 +294,15 @@ THEIRS = [
     ("reason", "code"),
     [*((reason, "invalid_audio") for reason in THEIRS), (Reason.INFERENCE_FAILED, "processing_error")],
 )
-def test_failed_unit_fails_its_utterance_once(reason: Reason, code: str) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(append(), append())
+def test_failed_unit_fails_its_utterance_once(begun: Talk, reason: Reason, code: str) -> None:
+    begun.client(append(), append())
 
-    assert codes(talk.finish(1, end=UnitEnd.FAILED, failure=reason)) == [code]
-    assert talk.finish(2, end=UnitEnd.FAILED, failure=reason) == []
+    assert codes(begun.finish(1, end=UnitEnd.FAILED, failure=reason)) == [code]
+    assert begun.finish(2, end=UnitEnd.FAILED, failure=reason) == []
 
-    assert talk.cancelled == [3]
-    assert talk.slot == "held"
-    assert talk.closed is None
+    assert begun.cancelled == [3]
+    assert begun.slot == "held"
+    assert begun.closed is None
 
 
 LOST = [
@@ -347,35 +318,30 @@ LOST = [
 
 
 @pytest.mark.parametrize("reason", LOST)
-def test_failed_session_fails_the_utterance_and_not_the_socket(reason: Reason) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-
-    (error,) = talk.fail(reason)
+def test_failed_session_fails_the_utterance_and_not_the_socket(begun: Talk, reason: Reason) -> None:
+    (error,) = begun.fail(reason)
 
     assert error["code"] == "processing_error"
     assert "commit again" in error["error"]
-    assert talk.closed is None
-    assert talk.slot == "none"
-    talk.client(COMMIT, append(), FINAL)
-    talk.serve()
-    assert codes(talk.complete("x")) == ["transcription.delta", "transcription.done"]
+    assert begun.closed is None
+    assert begun.slot == "none"
+    begun.client(COMMIT, append(), FINAL)
+    begun.serve()
+    assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
 
 
-def test_failed_session_goes_on_with_what_is_committed_ahead() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL, COMMIT, append(), FINAL)
+def test_failed_session_goes_on_with_what_is_committed_ahead(begun: Talk) -> None:
+    begun.client(FINAL, COMMIT, append(), FINAL)
 
-    assert codes(talk.fail(Reason.WORKER_LOST)) == ["processing_error"]
+    assert codes(begun.fail(Reason.WORKER_LOST)) == ["processing_error"]
 
-    assert talk.slot == "wanted"
-    talk.serve()
-    assert codes(talk.complete()) == ["transcription.done"]
+    assert begun.slot == "wanted"
+    begun.serve()
+    assert codes(begun.complete()) == ["transcription.done"]
 
 
 def test_model_that_the_worker_does_not_have() -> None:
-    talk = TranscriptionConversation(catalogue=None)
+    talk = Talk(catalogue=None)
     talk.client({"type": "session.update", "model": "whisper-9"}, COMMIT, append())
     talk.grant()
 
@@ -387,102 +353,89 @@ def test_model_that_the_worker_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.SESSION_LIMIT, Reason.IDLE_TIMEOUT])
-def test_worker_whose_patience_ends_finishes_the_utterance(reason: Reason) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.finish(1, " good")
+def test_worker_whose_patience_ends_finishes_the_utterance(begun: Talk, reason: Reason) -> None:
+    begun.finish(1, " good")
 
-    assert codes(talk.fail(reason)) == ["transcription.done", "idle_timeout"]
+    assert codes(begun.fail(reason)) == ["transcription.done", "idle_timeout"]
 
-    assert talk.sent[-2] == done(" good", completion=1)
-    assert talk.slot == "none"
-    assert talk.client(append(0.5), FINAL) == []
-    talk.serve()
-    assert talk.runs[0].ends
+    assert begun.sent[-2] == done(" good", completion=1)
+    assert begun.slot == "none"
+    assert begun.client(append(0.5), FINAL) == []
+    begun.serve()
+    assert begun.runs[0].ends
 
 
-def test_worker_that_is_lost_between_utterances_is_not_missed() -> None:
-    talk = between_utterances()
+def test_worker_that_is_lost_between_utterances_is_not_missed(between: Talk) -> None:
+    assert between.fail(Reason.WORKER_LOST) == []
 
-    assert talk.fail(Reason.WORKER_LOST) == []
-
-    assert talk.slot == "none"
-    talk.client(COMMIT, append())
-    talk.serve()
-    assert talk.samples == 32_000
+    assert between.slot == "none"
+    between.client(COMMIT, append())
+    between.serve()
+    assert between.samples == 32_000
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_full_context_ends_the_utterance_with_what_was_heard(is_ended: bool) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_full_context_ends_the_utterance_with_what_was_heard(begun: Talk, is_ended: bool) -> None:
     if is_ended:
-        talk.client(FINAL)
+        begun.client(FINAL)
 
-    told = talk.worker(Piece(1, " good", b"")) + talk.finish(1, end=UnitEnd.CONTEXT_FULL, sampled=7)
+    told = begun.worker(Piece(1, " good", b"")) + begun.finish(1, end=UnitEnd.CONTEXT_FULL, sampled=7)
 
     assert codes(told) == ["transcription.delta", "transcription.done", "context_full"]
     assert told[1] == done(" good", completion=7)
-    assert talk.slot == "none", "the worker ends its session with it"
-    talk.client(append(0.5), FINAL)
-    assert talk.slot == ("wanted" if is_ended else "none"), "READY or SKIPPING"
+    assert begun.slot == "none", "the worker ends its session with it"
+    begun.client(append(0.5), FINAL)
+    assert begun.slot == ("wanted" if is_ended else "none"), "READY or SKIPPING"
 
 
-def test_full_context_goes_on_with_what_is_committed_ahead() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL, COMMIT, append())
+def test_full_context_goes_on_with_what_is_committed_ahead(begun: Talk) -> None:
+    begun.client(FINAL, COMMIT, append())
 
-    talk.worker(Piece(1, " good", b""))
-    talk.finish(1, end=UnitEnd.CONTEXT_FULL)
+    begun.worker(Piece(1, " good", b""))
+    begun.finish(1, end=UnitEnd.CONTEXT_FULL)
 
-    assert (talk.slot, talk.left) == ("wanted", 1)
-    talk.serve()
-    assert talk.runs[0].begins
+    assert (begun.slot, begun.left) == ("wanted", 1)
+    begun.serve()
+    assert begun.runs[0].begins
 
 
-def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.worker(GoingAway(20.0))
-    talk.client(append(), FINAL, COMMIT, append(), FINAL)
-    assert codes(talk.complete("x")) == ["transcription.delta", "transcription.done"]
+def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other(begun: Talk) -> None:
+    begun.worker(GoingAway(20.0))
+    begun.client(append(), FINAL, COMMIT, append(), FINAL)
+    assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
 
-    talk.wait()
+    begun.wait()
 
-    assert (talk.slot, talk.left) == ("wanted", 1)
-    talk.serve()
-    talk.wait(25.0)
-    assert talk.closed is None
-    assert codes(talk.complete("y")) == ["transcription.delta", "transcription.done"]
+    assert (begun.slot, begun.left) == ("wanted", 1)
+    begun.serve()
+    begun.wait(25.0)
+    assert begun.closed is None
+    assert codes(begun.complete("y")) == ["transcription.delta", "transcription.done"]
 
 
-def test_worker_that_leaves_is_let_go_between_utterances() -> None:
-    talk = between_utterances()
+def test_worker_that_leaves_is_let_go_between_utterances(between: Talk) -> None:
+    assert between.worker(GoingAway(20.0)) == []
 
-    assert talk.worker(GoingAway(20.0)) == []
-
-    assert talk.slot == "none"
-    assert talk.wait(30.0) == []
+    assert between.slot == "none"
+    assert between.wait(30.0) == []
 
 
 @pytest.mark.parametrize("is_early", [False, True])
-def test_utterance_that_outlasts_a_leaving_worker_closes_without_an_event(is_early: bool) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.worker(GoingAway(20.0))
+def test_utterance_that_outlasts_a_leaving_worker_closes_without_an_event(
+    begun: Talk, is_early: bool
+) -> None:
+    begun.worker(GoingAway(20.0))
 
-    talk.wait(19.9)
-    assert talk.closed is None
-    assert (talk.fail(Reason.DRAINING) if is_early else talk.wait(0.1)) == []
+    begun.wait(19.9)
+    assert begun.closed is None
+    assert (begun.fail(Reason.DRAINING) if is_early else begun.wait(0.1)) == []
 
-    assert talk.closed is not None
-    assert talk.closed.code == 1012
+    assert begun.closed is not None
+    assert begun.closed.code == 1012
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_shutdown_closes_without_an_event(is_busy: bool) -> None:
-    talk = TranscriptionConversation()
+def test_shutdown_closes_without_an_event(talk: Talk, is_busy: bool) -> None:
     if is_busy:
         talk.begin()
     assert talk.dialect.is_waiting is not is_busy
@@ -505,28 +458,22 @@ def test_shutdown_closes_without_an_event(is_busy: bool) -> None:
     ],
 )
 def test_session_that_the_server_ends_is_told_why_once(
-    verdict: Verdict | None, code: str, close: int
+    begun: Talk, verdict: Verdict | None, code: str, close: int
 ) -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-
-    told = talk.do(talk.dialect.ended(verdict) if verdict else talk.dialect.slow_consumer())
+    told = begun.do(begun.dialect.ended(verdict) if verdict else begun.dialect.slow_consumer())
 
     assert codes(told) == [code]
-    assert talk.closed is not None
-    assert talk.closed.code == close
-    assert talk.do(talk.dialect.slow_consumer()) == []
+    assert begun.closed is not None
+    assert begun.closed.code == close
+    assert begun.do(begun.dialect.slow_consumer()) == []
 
 
-def test_nothing_follows_a_disconnect() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_nothing_follows_a_disconnect(begun: Talk) -> None:
+    begun.dialect.disconnected()
 
-    talk.dialect.disconnected()
-
-    assert talk.finish(1, " late") == []
-    assert talk.client(FINAL) == []
-    dialect, now = talk.dialect, talk.now
+    assert begun.finish(1, " late") == []
+    assert begun.client(FINAL) == []
+    dialect, now = begun.dialect, begun.now
     for actions in (
         dialect.binary_frame(now),
         dialect.congested(False, now),

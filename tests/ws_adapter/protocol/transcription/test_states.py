@@ -11,11 +11,13 @@ from tests.ws_adapter.support.transcription_conversation import (
     EMPTY,
     FINAL,
     UPDATE,
-    TranscriptionConversation,
     append,
     codes,
     delta,
     done,
+)
+from tests.ws_adapter.support.transcription_conversation import (
+    TranscriptionConversation as Talk,
 )
 from ws_adapter.protocol.core.signals import Piece, UnitEnd
 from ws_adapter.protocol.transcription.utterance import MOST_AHEAD
@@ -24,9 +26,7 @@ TWO_MODELS = catalogue_of({"antiphon-mini", "other"})
 OTHER = {"type": "session.update", "model": "other"}
 
 
-def test_created_comes_first_and_nothing_is_asked_for() -> None:
-    talk = TranscriptionConversation()
-
+def test_created_comes_first_and_nothing_is_asked_for(talk: Talk) -> None:
     assert talk.sent == [CREATED_EVENT]
     assert list(talk.sent[0]) == ["type", "id", "created"]
     assert talk.slot == "none"
@@ -35,8 +35,7 @@ def test_created_comes_first_and_nothing_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("commit", [COMMIT, FINAL])
-def test_no_model_commit_is_refused_and_audio_kept(commit: dict[str, object]) -> None:
-    talk = TranscriptionConversation()
+def test_no_model_commit_is_refused_and_audio_kept(talk: Talk, commit: dict[str, object]) -> None:
     talk.client(append())
 
     (error,) = talk.client(commit)
@@ -49,9 +48,7 @@ def test_no_model_commit_is_refused_and_audio_kept(commit: dict[str, object]) ->
     assert talk.samples == 16_000
 
 
-def test_model_is_checked_against_what_is_served() -> None:
-    talk = TranscriptionConversation()
-
+def test_model_is_checked_against_what_is_served(talk: Talk) -> None:
     (error,) = talk.client({"type": "session.update", "model": "whisper-9"})
 
     assert error["code"] == "model_not_found"
@@ -62,8 +59,7 @@ def test_model_is_checked_against_what_is_served() -> None:
     assert len(error["error"]) < 1000, "a long name is not repeated whole"
 
 
-def test_ready_commit_opens_with_the_kept_audio_first() -> None:
-    talk = TranscriptionConversation()
+def test_ready_commit_opens_with_the_kept_audio_first(talk: Talk) -> None:
     assert talk.client(UPDATE, append(level=1)) == []
     assert talk.slot == "none"
     talk.client(COMMIT, append(level=2))
@@ -76,9 +72,7 @@ def test_ready_commit_opens_with_the_kept_audio_first() -> None:
     assert not any(run.ends for run in talk.runs)
 
 
-def test_ready_final_with_kept_audio_is_an_utterance() -> None:
-    talk = TranscriptionConversation()
-
+def test_ready_final_with_kept_audio_is_an_utterance(talk: Talk) -> None:
     assert talk.client(UPDATE, append(), FINAL) == []
     talk.serve()
 
@@ -86,9 +80,7 @@ def test_ready_final_with_kept_audio_is_an_utterance() -> None:
     assert talk.complete(" one") == [delta(" one"), done(" one", completion=1)]
 
 
-def test_ready_final_without_audio_is_ignored_and_has_no_after_effect() -> None:
-    talk = TranscriptionConversation()
-
+def test_ready_final_without_audio_is_ignored_and_has_no_after_effect(talk: Talk) -> None:
     assert talk.client(UPDATE, FINAL, FINAL) == []
     assert talk.slot == "none"
 
@@ -99,7 +91,7 @@ def test_ready_final_without_audio_is_ignored_and_has_no_after_effect() -> None:
 
 
 def test_ready_update_changes_the_model() -> None:
-    talk = TranscriptionConversation(TWO_MODELS)
+    talk = Talk(TWO_MODELS)
 
     talk.client(UPDATE, OTHER, COMMIT)
     talk.grant()
@@ -107,8 +99,7 @@ def test_ready_update_changes_the_model() -> None:
     assert [setup.model for setup in talk.setups] == ["other"]
 
 
-def test_open_append_waits_for_a_slot_and_is_fed() -> None:
-    talk = TranscriptionConversation()
+def test_open_append_waits_for_a_slot_and_is_fed(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
     assert talk.runs == []
 
@@ -118,21 +109,17 @@ def test_open_append_waits_for_a_slot_and_is_fed() -> None:
     assert [(run.begins, run.ends) for run in talk.runs] == [(True, False), (False, False)]
 
 
-def test_open_commit_is_ignored() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_open_commit_is_ignored(begun: Talk) -> None:
+    assert begun.client(COMMIT, COMMIT) == []
+    begun.client(append(), FINAL)
 
-    assert talk.client(COMMIT, COMMIT) == []
-    talk.client(append(), FINAL)
-
-    assert [run.begins for run in talk.runs] == [True, False, False]
-    assert codes(talk.complete()) == ["transcription.done"]
-    assert talk.client(FINAL) == []
+    assert [run.begins for run in begun.runs] == [True, False, False]
+    assert codes(begun.complete()) == ["transcription.done"]
+    assert begun.client(FINAL) == []
 
 
 @pytest.mark.parametrize("more", [4_000, 0], ids=["audio", "nothing"])
-def test_open_final_finishes(more: int) -> None:
-    talk = TranscriptionConversation()
+def test_open_final_finishes(talk: Talk, more: int) -> None:
     talk.begin(1.25)
 
     talk.client(*[append(more / 16_000)] * bool(more), FINAL)
@@ -143,7 +130,7 @@ def test_open_final_finishes(more: int) -> None:
 
 
 def test_open_update_is_for_the_next_utterance() -> None:
-    talk = TranscriptionConversation(TWO_MODELS)
+    talk = Talk(TWO_MODELS)
     talk.begin()
 
     talk.client(OTHER, FINAL)
@@ -156,8 +143,7 @@ def test_open_update_is_for_the_next_utterance() -> None:
     assert [setup.model for setup in talk.setups] == ["antiphon-mini", "other"]
 
 
-def test_failed_update_never_revokes_an_earlier_one() -> None:
-    talk = TranscriptionConversation()
+def test_failed_update_never_revokes_an_earlier_one(talk: Talk) -> None:
     talk.client(UPDATE)
 
     assert codes(talk.client({"type": "session.update", "model": "none"})) == ["model_not_found"]
@@ -167,77 +153,69 @@ def test_failed_update_never_revokes_an_earlier_one() -> None:
     assert talk.slot == "wanted"
 
 
-def finishing() -> TranscriptionConversation:
-    talk = TranscriptionConversation(TWO_MODELS)
+@pytest.fixture
+def finishing() -> Talk:
+    talk = Talk(TWO_MODELS)
     talk.begin()
     talk.client(FINAL)
     return talk
 
 
-def test_finishing_append_is_kept_for_the_next_utterance() -> None:
-    talk = finishing()
+def test_finishing_append_is_kept_for_the_next_utterance(finishing: Talk) -> None:
+    finishing.client(append(0.5))
+    assert finishing.samples == 16_000
+    finishing.complete()
+    finishing.client(COMMIT, FINAL)
+    finishing.wait()
 
-    talk.client(append(0.5))
-    assert talk.samples == 16_000
-    talk.complete()
-    talk.client(COMMIT, FINAL)
-    talk.wait()
-
-    assert talk.samples == 24_000
-    assert [run.begins for run in talk.runs] == [True, False, True]
+    assert finishing.samples == 24_000
+    assert [run.begins for run in finishing.runs] == [True, False, True]
 
 
-def test_finishing_commit_is_remembered() -> None:
-    talk = finishing()
+def test_finishing_commit_is_remembered(finishing: Talk) -> None:
+    assert finishing.client(COMMIT, append()) == []
+    assert finishing.samples == 16_000, "one utterance after another"
+    assert codes(finishing.complete()) == ["transcription.done"]
+    finishing.wait()
 
-    assert talk.client(COMMIT, append()) == []
-    assert talk.samples == 16_000, "one utterance after another"
-    assert codes(talk.complete()) == ["transcription.done"]
-    talk.wait()
-
-    assert talk.samples == 32_000
-    assert talk.runs[-1].begins
-    talk.client(append())
-    assert not any(run.ends for run in talk.runs[2:])
+    assert finishing.samples == 32_000
+    assert finishing.runs[-1].begins
+    finishing.client(append())
+    assert not any(run.ends for run in finishing.runs[2:])
 
 
 @pytest.mark.parametrize("events", [(COMMIT, append(), FINAL), (append(), FINAL)], ids=["open", "kept"])
-def test_finishing_final_ends_the_next_utterance(events: tuple[dict[str, object], ...]) -> None:
-    talk = finishing()
+def test_finishing_final_ends_the_next_utterance(
+    finishing: Talk, events: tuple[dict[str, object], ...]
+) -> None:
+    finishing.client(*events)
+    finishing.complete()
+    finishing.wait()
 
-    talk.client(*events)
-    talk.complete()
-    talk.wait()
-
-    assert (talk.runs[-1].begins, talk.runs[-1].ends) == (True, True)
-    assert codes(talk.complete()) == ["transcription.done"]
-
-
-def test_finishing_final_without_audio_is_ignored() -> None:
-    talk = finishing()
-
-    assert talk.client(FINAL, FINAL) == []
-
-    assert codes(talk.complete()) == ["transcription.done"]
-    assert talk.wait(1.0) == []
+    assert (finishing.runs[-1].begins, finishing.runs[-1].ends) == (True, True)
+    assert codes(finishing.complete()) == ["transcription.done"]
 
 
-def test_finishing_update_is_for_what_is_committed_after_it() -> None:
-    talk = finishing()
+def test_finishing_final_without_audio_is_ignored(finishing: Talk) -> None:
+    assert finishing.client(FINAL, FINAL) == []
 
-    talk.client(COMMIT, OTHER, append(), FINAL, COMMIT)
-    talk.complete()
-    talk.wait()
-    assert [setup.model for setup in talk.setups] == ["antiphon-mini"], "the second was committed before"
-    talk.complete()
-    talk.wait()
-    talk.serve()
-
-    assert [setup.model for setup in talk.setups] == ["antiphon-mini", "other"]
+    assert codes(finishing.complete()) == ["transcription.done"]
+    assert finishing.wait(1.0) == []
 
 
-def test_utterances_that_arrive_ahead_queue_in_order() -> None:
-    talk = TranscriptionConversation()
+def test_finishing_update_is_for_what_is_committed_after_it(finishing: Talk) -> None:
+    finishing.client(COMMIT, OTHER, append(), FINAL, COMMIT)
+    finishing.complete()
+    finishing.wait()
+    assert [setup.model for setup in finishing.setups] == ["antiphon-mini"], "the second was committed before"
+    finishing.complete()
+    finishing.wait()
+    finishing.serve()
+
+    assert [setup.model for setup in finishing.setups] == ["antiphon-mini", "other"]
+
+
+def test_utterances_that_arrive_ahead_queue_in_order(talk: Talk) -> None:
     talk.client(UPDATE)
     for level in (1, 2, 3):
         talk.client(COMMIT, append(level=level), FINAL)
@@ -250,8 +228,7 @@ def test_utterances_that_arrive_ahead_queue_in_order() -> None:
     assert talk.taken == 1
 
 
-def test_utterances_ahead_are_bounded() -> None:
-    talk = TranscriptionConversation()
+def test_utterances_ahead_are_bounded(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append(), FINAL)
     for _ in range(MOST_AHEAD):
         assert talk.client(COMMIT, FINAL) == []
@@ -264,57 +241,48 @@ def test_utterances_ahead_are_bounded() -> None:
     assert len(talk.complete()) == 1 + MOST_AHEAD
 
 
-def skipping() -> TranscriptionConversation:
-    talk = TranscriptionConversation(TWO_MODELS)
+@pytest.fixture
+def skipping() -> Talk:
+    talk = Talk(TWO_MODELS)
     talk.begin()
     assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
     return talk
 
 
-def test_skipping_append_is_looked_at_and_discarded() -> None:
-    talk = skipping()
+def test_skipping_append_is_looked_at_and_discarded(skipping: Talk) -> None:
+    assert codes(skipping.client({"type": "input_audio_buffer.append", "audio": "?"})) == ["invalid_audio"]
+    assert skipping.client(append(2.0)) == []
+    skipping.client(COMMIT, FINAL)
 
-    assert codes(talk.client({"type": "input_audio_buffer.append", "audio": "?"})) == ["invalid_audio"]
-    assert talk.client(append(2.0)) == []
-    talk.client(COMMIT, FINAL)
-
-    assert talk.samples == 16_000
-    assert talk.sent[-1] == EMPTY
+    assert skipping.samples == 16_000
+    assert skipping.sent[-1] == EMPTY
 
 
-def test_skipping_commit_opens() -> None:
-    talk = skipping()
+def test_skipping_commit_opens(skipping: Talk) -> None:
+    assert skipping.client(COMMIT, append()) == []
+    skipping.wait()
 
-    assert talk.client(COMMIT, append()) == []
-    talk.wait()
-
-    assert [run.begins for run in talk.runs] == [True, True]
+    assert [run.begins for run in skipping.runs] == [True, True]
 
 
-def test_skipping_final_makes_ready_without_a_reply() -> None:
-    talk = skipping()
+def test_skipping_final_makes_ready_without_a_reply(skipping: Talk) -> None:
+    assert skipping.client(append(), FINAL) == []
+    assert skipping.client(append(0.5), FINAL) == []
+    skipping.wait()
 
-    assert talk.client(append(), FINAL) == []
-    assert talk.client(append(0.5), FINAL) == []
-    talk.wait()
-
-    assert talk.samples == 24_000
-    assert codes(talk.complete()) == ["transcription.done"]
+    assert skipping.samples == 24_000
+    assert codes(skipping.complete()) == ["transcription.done"]
 
 
-def test_skipping_update_is_for_the_next_utterance() -> None:
-    talk = skipping()
+def test_skipping_update_is_for_the_next_utterance(skipping: Talk) -> None:
+    skipping.client(OTHER, COMMIT)
+    skipping.wait()
+    skipping.serve()
 
-    talk.client(OTHER, COMMIT)
-    talk.wait()
-    talk.serve()
-
-    assert [setup.model for setup in talk.setups] == ["antiphon-mini", "other"]
+    assert [setup.model for setup in skipping.setups] == ["antiphon-mini", "other"]
 
 
-def test_empty_utterance_is_done_without_the_model() -> None:
-    talk = TranscriptionConversation()
-
+def test_empty_utterance_is_done_without_the_model(talk: Talk) -> None:
     assert talk.client(UPDATE, COMMIT) == []
     assert talk.client(FINAL) == [EMPTY]
 
@@ -322,34 +290,27 @@ def test_empty_utterance_is_done_without_the_model() -> None:
     assert talk.heard == []
 
 
-def test_empty_utterance_between_others_waits_for_its_turn() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
+def test_empty_utterance_between_others_waits_for_its_turn(begun: Talk) -> None:
+    assert begun.client(FINAL, COMMIT, FINAL, COMMIT, append(), FINAL) == []
+    assert begun.complete("a") == [delta("a"), done("a", completion=2), EMPTY]
+    begun.wait()
 
-    assert talk.client(FINAL, COMMIT, FINAL, COMMIT, append(), FINAL) == []
-    assert talk.complete("a") == [delta("a"), done("a", completion=2), EMPTY]
-    talk.wait()
-
-    assert talk.complete("b") == [delta("b"), done("b", completion=1)]
+    assert begun.complete("b") == [delta("b"), done("b", completion=1)]
 
 
-def test_done_is_the_deltas_joined_and_no_delta_is_empty() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-
-    assert talk.worker(Piece(1, "", b""), Piece(1, " good", b""), Piece(1, "", b"")) == [delta(" good")]
-    assert talk.client(append()) == []
-    talk.worker(Piece(1, " mor", b""))
-    talk.finish(1, "ning", sampled=9)
-    talk.client(FINAL)
-    talk.complete()
+def test_done_is_the_deltas_joined_and_no_delta_is_empty(begun: Talk) -> None:
+    assert begun.worker(Piece(1, "", b""), Piece(1, " good", b""), Piece(1, "", b"")) == [delta(" good")]
+    assert begun.client(append()) == []
+    begun.worker(Piece(1, " mor", b""))
+    begun.finish(1, "ning", sampled=9)
+    begun.client(FINAL)
+    begun.complete()
 
     words = [delta(" good"), delta(" mor"), delta("ning")]
-    assert talk.sent[1:] == [*words, done(" good morning", completion=11)]
+    assert begun.sent[1:] == [*words, done(" good morning", completion=11)]
 
 
-def test_usage_of_an_utterance_is_its_own() -> None:
-    talk = TranscriptionConversation()
+def test_usage_of_an_utterance_is_its_own(talk: Talk) -> None:
     talk.begin(3.0)
     for run in list(talk.runs):
         talk.finish(run.unit, sampled=4)
@@ -364,8 +325,7 @@ def test_usage_of_an_utterance_is_its_own() -> None:
     assert json.dumps(talk.sent[-1]) == json.dumps(done(completion=2)), "in the order of the protocol"
 
 
-def test_late_words_of_a_failed_utterance_are_not_those_of_the_next() -> None:
-    talk = TranscriptionConversation()
+def test_late_words_of_a_failed_utterance_are_not_those_of_the_next(talk: Talk) -> None:
     talk.begin(1.0)
     talk.client(append())
     assert len(talk.runs) == 2
@@ -379,16 +339,14 @@ def test_late_words_of_a_failed_utterance_are_not_those_of_the_next() -> None:
     assert talk.finish(3, " new", end=UnitEnd.TURN) == [delta(" new"), done(" new", completion=1)]
 
 
-def test_utterance_that_failed_after_its_final_leaves_the_rest_alone() -> None:
-    talk = TranscriptionConversation()
-    talk.begin()
-    talk.client(FINAL, COMMIT, append(0.5), FINAL, append(0.25))
+def test_utterance_that_failed_after_its_final_leaves_the_rest_alone(begun: Talk) -> None:
+    begun.client(FINAL, COMMIT, append(0.5), FINAL, append(0.25))
 
-    assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
-    talk.wait()
+    assert codes(begun.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
+    begun.wait()
 
-    assert talk.samples == 24_000
-    assert codes(talk.complete()) == ["transcription.done"]
-    talk.client(FINAL)
-    talk.wait()
-    assert talk.samples == 28_000
+    assert begun.samples == 24_000
+    assert codes(begun.complete()) == ["transcription.done"]
+    begun.client(FINAL)
+    begun.wait()
+    assert begun.samples == 28_000

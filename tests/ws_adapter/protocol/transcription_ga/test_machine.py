@@ -14,7 +14,9 @@ from tests.support.schemas import Event
 from tests.support.states import read_states
 from tests.ws_adapter.support.realtime_ga_conversation import append
 from tests.ws_adapter.support.transcription_ga_conversation import (
-    TranscriptionGaConversation,
+    TranscriptionGaConversation as Talk,
+)
+from tests.ws_adapter.support.transcription_ga_conversation import (
     told,
     update,
 )
@@ -28,10 +30,15 @@ ITEM: Final = ["input_audio_buffer.committed", "conversation.item.added", "conve
 VAD: Final = {"type": "server_vad"}
 
 
-def begun(detection: Event | None = None, **limits: Any) -> TranscriptionGaConversation:
-    session = TranscriptionGaConversation(**limits)
+def begun(detection: Event | None = None, **limits: Any) -> Talk:
+    session = Talk(**limits)
     assert told(session.client(update(detection))) == ["session.updated"]
     return session
+
+
+@pytest.fixture
+def session() -> Talk:
+    return begun()
 
 
 def changed(**session: Any) -> Event:
@@ -42,18 +49,18 @@ def hearing(**heard: Any) -> Event:
     return changed(audio={"input": heard})
 
 
-def committed(session: TranscriptionGaConversation, seconds: float = 0.5) -> list[Event]:
+def committed(session: Talk, seconds: float = 0.5) -> list[Event]:
     session.client(append(seconds))
     return session.client(COMMIT)
 
 
-def heard(session: TranscriptionGaConversation) -> float:
+def heard(session: Talk) -> float:
     """Seconds of sound at the worker."""
     return sum(len(run.audio) for run in session.runs) / 4 / 16_000
 
 
 def test_the_first_event_has_the_forms_of_both_protocols() -> None:
-    (created,) = TranscriptionGaConversation().sent
+    (created,) = Talk().sent
 
     assert (created["type"], created["created"]) == ("session.created", 1_800_000_000)
     assert created["session"]["id"] == created["id"]
@@ -66,7 +73,7 @@ def test_the_first_event_has_the_forms_of_both_protocols() -> None:
 
 @pytest.mark.parametrize("first", [{**update(), "event_id": "a"}, {"type": "x", "session": {}}])
 def test_a_session_object_in_the_first_frame_is_openais(first: Event) -> None:
-    session = TranscriptionGaConversation()
+    session = Talk()
     session.client(first)
 
     assert told(session.client({"type": "response.create"})) == ["error:None"]
@@ -85,16 +92,14 @@ def test_a_session_object_in_the_first_frame_is_openais(first: Event) -> None:
     ],
 )
 def test_any_other_first_frame_is_vllms(first: Event | bytes) -> None:
-    session = TranscriptionGaConversation()
+    session = Talk()
     session.client(first)
 
     (refused,) = session.client(update())  # the second frame decides nothing any more
     assert refused["error"] == "Missing required field: model"
 
 
-def test_what_a_client_commits_becomes_an_item_and_then_words() -> None:
-    session = begun()
-
+def test_what_a_client_commits_becomes_an_item_and_then_words(session: Talk) -> None:
     answers = committed(session, 1.5)
     session.grant()
     words = session.write(" good", " morning")
@@ -112,8 +117,7 @@ def test_what_a_client_commits_becomes_an_item_and_then_words() -> None:
     assert words[-1]["usage"] == {"type": "duration", "seconds": pytest.approx(1.5, abs=0.01)}
 
 
-def test_silence_is_no_words_and_is_told() -> None:
-    session = begun()
+def test_silence_is_no_words_and_is_told(session: Talk) -> None:
     committed(session)
     session.grant()
 
@@ -122,8 +126,7 @@ def test_silence_is_no_words_and_is_told() -> None:
     assert (completed["transcript"], completed["usage"]["type"]) == ("", "duration")
 
 
-def test_items_follow_each_other_and_each_gets_its_words() -> None:
-    session = begun()
+def test_items_follow_each_other_and_each_gets_its_words(session: Talk) -> None:
     ids = [committed(session)[0]["item_id"] for _ in range(3)]
     session.grant()
     words = []
@@ -139,16 +142,14 @@ def test_items_follow_each_other_and_each_gets_its_words() -> None:
     ]
 
 
-def test_without_a_transcriber_there_are_items_and_no_words() -> None:
-    session = begun()
+def test_without_a_transcriber_there_are_items_and_no_words(session: Talk) -> None:
     session.client(hearing(transcription=None))
 
     assert told(committed(session)) == ITEM
     assert not session.has_slot
 
 
-def test_less_than_100_ms_is_refused() -> None:
-    session = begun()
+def test_less_than_100_ms_is_refused(session: Talk) -> None:
     session.client(append(0.09))
 
     (refused,) = session.client({**COMMIT, "event_id": "c"})
@@ -158,9 +159,8 @@ def test_less_than_100_ms_is_refused() -> None:
     assert refused["error"]["event_id"] == "c"
 
 
-def test_audio_that_has_no_room_is_refused_once_and_what_is_cleared_is_not_heard() -> None:
+def test_audio_that_has_no_room_is_refused_once_and_what_is_cleared_is_not_heard(session: Talk) -> None:
     """The attack: whoever never commits would be told so with every piece."""
-    session = begun()
     for _ in range(4):
         assert session.client(append(30.0, 0.0)) == []
 
@@ -207,8 +207,7 @@ def test_a_commit_while_somebody_speaks_has_the_announced_id() -> None:
     assert committed[0]["item_id"] == session.sent[2]["item_id"]
 
 
-def test_a_change_that_cannot_be_changes_nothing() -> None:
-    session = begun()
+def test_a_change_that_cannot_be_changes_nothing(session: Talk) -> None:
     for heard, param in (
         ({"turn_detection": {"type": "semantic_vad"}}, "turn_detection.type"),
         ({"turn_detection": {"type": "server_vad", "threshold": 2}}, "turn_detection.threshold"),
@@ -224,8 +223,7 @@ def test_a_change_that_cannot_be_changes_nothing() -> None:
     assert updated["session"] == session.sent[1]["session"]
 
 
-def test_settings_without_effect_are_listed() -> None:
-    session = begun()
+def test_settings_without_effect_are_listed(session: Talk) -> None:
     transcription = {"model": "whisper-1", "language": "de", "keywords": ["Bern"]}
     audio = {"input": {"transcription": transcription, "noise_reduction": {"type": "near_field"}}}
     nothing = {"input": {"transcription": None, "noise_reduction": None}}
@@ -243,8 +241,7 @@ def test_settings_without_effect_are_listed() -> None:
     assert "unsupported_fields" not in plain["session"]
 
 
-def test_the_model_may_be_named() -> None:
-    session = begun()
+def test_the_model_may_be_named(session: Talk) -> None:
     session.client(hearing(transcription={"model": "antiphon-mini"}))
     committed(session)
     session.grant()
@@ -252,8 +249,7 @@ def test_the_model_may_be_named() -> None:
     assert session.configured[0].setup == TranscriptionSetup("antiphon-mini")
 
 
-def test_audio_keeps_its_format_once_it_has_come() -> None:
-    session = begun()
+def test_audio_keeps_its_format_once_it_has_come(session: Talk) -> None:
     session.client(append(0.1))
 
     (refused,) = session.client(hearing(format={"type": "audio/pcmu"}))
@@ -268,8 +264,9 @@ def test_audio_keeps_its_format_once_it_has_come() -> None:
         ({"end": UnitEnd.CONTEXT_FULL}, "context_full"),
     ],
 )
-def test_an_item_whose_words_are_lost_says_so_and_the_next_one_is_heard(done: Event, code: str) -> None:
-    session = begun()
+def test_an_item_whose_words_are_lost_says_so_and_the_next_one_is_heard(
+    session: Talk, done: Event, code: str
+) -> None:
     for _ in range(2):
         committed(session)
     session.grant()
@@ -308,8 +305,7 @@ def test_it_ends_in_the_words_of_the_protocol() -> None:
         assert session.closed.reason == reason
 
 
-def test_what_waits_is_counted() -> None:
-    session = begun()
+def test_what_waits_is_counted(session: Talk) -> None:
     session.client(append(2.0))
 
     assert session.dialect.held_bytes == pytest.approx(2 * 64_000, rel=0.1)

@@ -40,7 +40,6 @@ def test_every_alert_is_there_and_waits_as_long_as_it_should() -> None:
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_alert_says_what_is_wrong_and_links_what_to_do(rule: dict[str, dict[str, str]]) -> None:
     file, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-
     assert rule["annotations"]["summary"]
     assert rule["labels"]["severity"] in {"page", "ticket"}
     assert file == "docs/operations.md"
@@ -50,7 +49,6 @@ def test_alert_says_what_is_wrong_and_links_what_to_do(rule: dict[str, dict[str,
 
 def test_every_runbook_section_has_its_alert() -> None:
     runbooks = OPERATIONS.partition("## Alerts")[2].partition("\n## ")[0]
-
     assert re.findall(r"^### (\w+)$", runbooks, re.MULTILINE) == list(EXPECTED)
 
 
@@ -63,7 +61,6 @@ def test_parser_sees_what_is_wrong(text: str) -> None:
 def test_every_alert_has_a_scenario_in_which_it_is_raised() -> None:
     tests = yaml.safe_load(SCENARIOS.read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
-
     assert {case["alertname"] for case in cases if case["exp_alerts"]} == EXPECTED.keys()
 
 
@@ -71,5 +68,4 @@ def test_every_alert_has_a_scenario_in_which_it_is_raised() -> None:
 def test_prometheus_raises_alerts_as_the_scenarios_say() -> None:
     command = ["promtool", "test", "rules", str(SCENARIOS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-
     assert done.returncode == 0, done.stdout + done.stderr

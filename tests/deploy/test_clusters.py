@@ -112,9 +112,7 @@ def test_unit_drains_before_it_is_killed_and_is_not_restarted_for_its_configurat
     name: str, folder: Path
 ) -> None:
     settings = units.directives(units.unit_path(name))
-
     options = options_of(command_of("systemd", name, folder))
-
     assert 600 < options.drain_timeout_s < int(settings["TimeoutStopSec"][0])
     assert settings["RestartPreventExitStatus"] == ["2"]
     assert settings["ExecReload"] == ["/bin/kill -HUP $MAINPID"]

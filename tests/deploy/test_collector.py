@@ -15,7 +15,6 @@ def collector() -> dict[str, Any]:
 def test_pipelines_use_what_is_configured_and_all_of_it() -> None:
     config = collector()
     pipelines = config["service"]["pipelines"].values()
-
     for part in PARTS:
         assert {name for pipeline in pipelines for name in pipeline[part]} == set(config[part]), part
     assert config["service"]["extensions"] == list(config["extensions"])
@@ -30,7 +29,6 @@ def test_collector_bounds_its_memory_first_and_batches_last() -> None:
 def test_collector_lets_no_content_pass() -> None:
     config = collector()
     [action] = config["processors"]["attributes/no_content"]["actions"]
-
     assert action == {"pattern": r"^antiphon\.content\.", "action": "delete"}
     for pipeline in config["service"]["pipelines"].values():
         assert "attributes/no_content" in pipeline["processors"]
@@ -38,14 +36,12 @@ def test_collector_lets_no_content_pass() -> None:
 
 def test_collector_listens_on_this_machine_for_what_services_speak() -> None:
     receivers = collector()["receivers"]
-
     assert receivers == {"otlp": {"protocols": {"http": {"endpoint": "localhost:4318"}}}}
 
 
 def test_prometheus_scrapes_both_services_and_reads_the_alerts() -> None:
     config = read_yaml("prometheus/prometheus.yml")
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
-
     assert targets == {SERVICE_ADAPTER: ["localhost:9464"], SERVICE_WORKER: ["localhost:9465"]}
     assert [(DEPLOY / "prometheus" / name).is_file() for name in config["rule_files"]] == [True]
 
@@ -56,7 +52,6 @@ WHOLE = ("images", "compose", "kubernetes")
 
 def test_documents_name_every_file() -> None:
     text = (ROOT / "docs/operations.md").read_text() + (ROOT / "docs/observability.md").read_text()
-
     for file in (it.relative_to(DEPLOY) for it in DEPLOY.rglob("*") if it.is_file()):
         folders = [it for it in file.parents if it.parts and it.parts[0] in WHOLE]
         assert any(f"deploy/{it}" in text for it in (file, *folders)), file

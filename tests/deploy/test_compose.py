@@ -106,7 +106,6 @@ def test_services_are_confined_and_reached_from_this_machine_alone() -> None:
 @pytest.mark.parametrize("service", OURS)
 def test_grace_period_outlasts_the_drain(service: str) -> None:
     words = command_of(service)
-
     grace = services()[service]["stop_grace_period"]
     assert float(grace.removesuffix("s")) >= float(words[words.index("--drain-timeout-s") + 1]) + 10
 
@@ -125,7 +124,6 @@ def test_prometheus_scrapes_the_jobs_of_the_alerts() -> None:
 def test_grafana_gets_the_shipped_dashboard() -> None:
     [provider] = read_yaml("compose/grafana/dashboards.yml")["providers"]
     [source] = read_yaml("compose/grafana/sources.yml")["datasources"]
-
     assert mounts("grafana")[f"{provider['options']['path']}/antiphon.json"] == Path(
         "../grafana/antiphon.json"
     )

@@ -17,7 +17,6 @@ def test_rows_are_those_that_an_operator_asks_for() -> None:
 
 def test_ids_and_titles_are_unique() -> None:
     everything = dashboard()["panels"]
-
     assert len({panel["id"] for panel in everything}) == len(everything)
     assert len({panel["title"] for panel in panels()}) == len(panels())
 
@@ -35,7 +34,6 @@ def test_panels_lie_side_by_side() -> None:
 def test_panels_ask_the_data_source_that_the_reader_chose() -> None:
     [variable] = dashboard()["templating"]["list"]
     chosen = {"type": variable["query"], "uid": f"${{{variable['name']}}}"}
-
     for panel in panels():
         assert panel["targets"], panel["title"]
         assert [target["datasource"] for target in panel["targets"]] == [chosen] * len(panel["targets"])

@@ -49,7 +49,6 @@ def extras(*names: str) -> set[str]:
 @pytest.mark.parametrize("lock", [*LOCKS, "build"])
 def test_lock_has_pins_with_hashes_alone_of_the_versions_that_are_developed_with(lock: str) -> None:
     text, known = (IMAGES / f"{lock}.txt").read_text(), constraints()
-
     assert "".join(match[0] for match in ENTRY.finditer(text)) == text
     assert pins(lock)
     for name, version in pins(lock).items():
@@ -79,7 +78,6 @@ def test_image_is_built_with_the_licence_files_of_the_package(name: str) -> None
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]
     [copied] = re.findall(r"^COPY (pyproject.toml .+) ./$", (IMAGES / name).read_text(), re.MULTILINE)
     sent = (ROOT / ".dockerignore").read_text().splitlines()
-
     assert {*named} < {*copied.split()}
     assert {f"!{each}" for each in copied.split()} <= {*sent}
 
@@ -135,7 +133,6 @@ def test_bill_lists_installed_debian_packages_alone(sbom: ModuleType) -> None:
 
 def test_bill_lists_python_packages_once_and_in_order(sbom: ModuleType) -> None:
     document = sbom.bill("antiphon-adapter", [*sbom.python_packages()])
-
     purls = [each["purl"] for each in document["components"]]
     assert purls == sorted(purls)
     assert "pkg:pypi/numpy@" in " ".join(purls)

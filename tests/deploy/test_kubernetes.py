@@ -63,7 +63,6 @@ def test_pod_has_no_right_that_it_does_not_need(app: str) -> None:
 
 def test_namespace_refuses_pods_with_more_rights() -> None:
     [namespace] = of_kind("Namespace").values()
-
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
@@ -71,7 +70,6 @@ def test_namespace_refuses_pods_with_more_rights() -> None:
 def test_every_deployment_has_one_disruption_budget(app: str) -> None:
     deployment = of_kind("Deployment")[app]
     assert deployment["spec"]["selector"]["matchLabels"] == labels_of(app)
-
     budgets = [each["spec"] for each in of_kind("PodDisruptionBudget").values()]
     [budget] = [spec for spec in budgets if selects(spec["selector"], labels_of(app))]
     assert budget["maxUnavailable"] == 1
@@ -160,14 +158,12 @@ def test_every_secret_is_used_and_none_opens_anything() -> None:
 @pytest.mark.parametrize("app", ["antiphon-adapter", "antiphon-worker"])
 def test_files_that_options_name_are_mounted(app: str) -> None:
     named = {word for word in command_of(app, {}) if word.startswith("/etc/antiphon")}
-
     assert named
     assert named == projected(app).keys()
 
 
 def test_redis_gets_the_shipped_files_and_those_that_its_configuration_names() -> None:
     text, users = (DEPLOY / "redis/redis.conf").read_text(), (DEPLOY / "redis/users.acl").read_text()
-
     assert of_kind("ConfigMap")["antiphon-redis"]["data"]["redis.conf"] == text
     assert of_kind("Secret")["antiphon-redis"]["stringData"]["users.acl"] == users
     named = set(re.findall(r"^[a-z-]+ (/etc/antiphon\S+)", text, re.MULTILINE))

@@ -63,7 +63,6 @@ def test_series_and_values_that_an_expression_reads_are_in_a_live_scrape(
 
 def test_every_metric_is_shown_or_exempt() -> None:
     shown = {selector.metric for expression in expressions() for selector in expression.selectors()}
-
     assert {metric.name for metric in METRICS} - shown == EXEMPT.keys()
 
 
@@ -104,5 +103,4 @@ def test_every_declared_value_of_a_label_is_used(enumeration: type[StrEnum]) -> 
     name = enumeration.__name__
     in_full = re.search(rf"\bin {name}\b", CODE)
     unused = [value for value in enumeration if f"{name}.{value.name}" not in CODE]
-
     assert in_full or unused == []

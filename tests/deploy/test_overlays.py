@@ -254,7 +254,6 @@ def test_canary_is_another_revision_of_the_pool_with_a_weight_that_adapters_read
 
 def test_documentation_says_how_to_apply_overlays() -> None:
     text = (ROOT / "docs/operations.md").read_text()
-
     for name in OVERLAYS:
         assert f"deploy/kubernetes/overlays/{name}" in text
 

@@ -73,7 +73,6 @@ def test_adapter_has_exactly_the_commands_that_its_functions_call() -> None:
 
 def test_worker_has_exactly_the_commands_that_its_functions_call() -> None:
     functions = [f"{LIBRARY}_{name}" for name in OF_WORKER]
-
     expected = commands_of(DISPATCH, functions) | {"subscribe"} | {f"fcall|{name}" for name in functions}
     assert allowed("antiphon-worker") == expected
 
@@ -226,7 +225,6 @@ def test_documented_commands_fill_in_the_passwords(tmp_path: Path) -> None:
         (tmp_path / role / "redis.password").write_text(PASSWORDS[f"antiphon-{role}"] + "\n")
     (tmp_path / "redis").mkdir()
     script = "\n".join(lines).replace("/etc/antiphon", str(tmp_path))
-
     subprocess.run(["sh", "-euc", script], check=True, cwd=ROOT)
 
     assert (tmp_path / "redis/users.acl").read_text() == acl_text()
@@ -235,7 +233,6 @@ def test_documented_commands_fill_in_the_passwords(tmp_path: Path) -> None:
 def test_shipped_file_starts_no_redis_before_passwords_are_filled_in(tmp_path: Path) -> None:
     acl = tmp_path / "users.acl"
     acl.write_text(ACL.read_text())
-
     with pytest.raises(AssertionError, match=r"users\.acl:2.*password hash"):
         RedisServer(tmp_path, f"aclfile {acl}").start()
 

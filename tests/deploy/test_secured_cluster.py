@@ -74,10 +74,8 @@ def context_for(ca: Path, shown: tuple[Path, Path] | None) -> ssl.SSLContext:
 
 def test_spoken_and_typed_conversations_are_held(cluster: Cluster) -> None:
     url, key = f"ws://127.0.0.1:{cluster.ports['adapter']}", cluster.folder / "alice.key"
-
     talked = run_cli("talk", FOLDER / "joke.wav", "--url", url, "--key-file", key, timeout_s=PATIENCE_S)
     chatted = run_cli("chat", "what is your name", "--url", url, "--key-file", key)
-
     assert talked.code == 0, (talked.err, cluster.said("adapter"), cluster.said("worker"))
     assert chatted.code == 0, (chatted.err, cluster.said("adapter"), cluster.said("worker"))
     assert chatted.out.strip()

@@ -60,7 +60,6 @@ needs_filters = pytest.mark.skipif(
 @pytest.mark.parametrize("name", NAMES)
 def test_unit_confines_its_process(name: str) -> None:
     found = directives(unit_path(name))
-
     for directive, values in {**OF_BOTH, **OF_ONE[name]}.items():
         assert found[directive] == values, directive
 
@@ -69,7 +68,6 @@ def test_unit_confines_its_process(name: str) -> None:
 def test_secrets_are_credentials_and_not_in_the_environment_or_on_the_command_line(name: str) -> None:
     found, words = directives(unit_path(name)), unit_path(name).read_text().split("=")
     loaded = {given.partition(":")[0] for given in found["LoadCredential"]}
-
     assert loaded == set(re.findall(r"\${CREDENTIALS_DIRECTORY}/(\S+)", found["ExecStart"][0]))
     assert "Environment" not in found
     assert not {"ANTIPHON_WORKER_KEY", "ANTIPHON_CLIENT_SECRET_KEY"} & set(words)
@@ -78,7 +76,6 @@ def test_secrets_are_credentials_and_not_in_the_environment_or_on_the_command_li
 @pytest.mark.parametrize("name", NAMES)
 def test_users_of_the_units_are_those_that_are_created(name: str) -> None:
     created = re.findall(r"^u (\S+)", (DEPLOY / "systemd/antiphon-sysusers.conf").read_text(), re.MULTILINE)
-
     [user], [group] = directives(unit_path(name))["User"], directives(unit_path(name))["Group"]
     assert user == group
     assert user in created
@@ -89,9 +86,7 @@ def test_users_of_the_units_are_those_that_are_created(name: str) -> None:
 def test_exposure_that_systemd_finds_is_low(name: str) -> None:
     limit = [f"--threshold={EXPOSURE * 10:.0f}", "--offline=true"]
     words = ["systemd-analyze", "security", *limit, unit_path(name)]
-
     judged = subprocess.run(words, capture_output=True, text=True, check=False)
-
     assert judged.returncode == 0, judged.stdout
 
 
@@ -103,7 +98,6 @@ def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
     instance = tmp_path / f"antiphon-{name}@0.service"
     instance.symlink_to(unit)
     words = ["systemd-analyze", "verify", "--man=no", instance]
-
     told = subprocess.run(words, capture_output=True, text=True, check=False)
 
     assert (told.stderr, told.returncode) == ("", 0)
@@ -161,7 +155,6 @@ def test_process_under_the_filters_of_the_unit_is_refused_what_no_service_needs(
     file.touch()
     probe.write_text(PROBE)
     command = [sys.executable, "-m", "tests.deploy.confined", unit_path(name), sys.executable, probe, file]
-
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
 
     assert {line.removeprefix("allowed: ") for line in told if line.startswith("allowed")} == ALLOWED[name]
@@ -171,5 +164,4 @@ def test_process_under_the_filters_of_the_unit_is_refused_what_no_service_needs(
 
 def test_unset_variables_are_empty_words() -> None:
     words = command_of(unit_path("adapter"), "0", {})
-
     assert words[words.index("--trusted-proxies") + 1] == ""

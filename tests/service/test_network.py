@@ -7,7 +7,6 @@ from antiphon_service.network import counted_as, plain
 
 def test_site_of_an_ipv6_address_is_one_client() -> None:
     one, same, other = ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1")
-
     assert counted_as(ip_address(one)) == counted_as(ip_address(same))
     assert counted_as(ip_address(one)) != counted_as(ip_address(other))
     assert counted_as(ip_address("203.0.113.5")) == "203.0.113.5"

@@ -101,24 +101,20 @@ def test_addresses_are_read(url: str, address: RedisAddress) -> None:
 def test_other_addresses_are_refused_with_what_to_write_and_without_what_was_secret(url: str) -> None:
     with pytest.raises(RedisUnusable) as refused:
         parse(url)
-
     assert "redis://host:6379/0" in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
 def test_text_of_an_address_has_no_password() -> None:
     address = parse("redis+sentinel://user:hunter2@a:1,[::1]:2/main/3")
-
     assert str(address) == "redis+sentinel://user:***@a:1,[::1]:2/main/3"
     assert "hunter2" not in repr(address)
 
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
-
     with pytest.raises(RedisUnusable, match=r"pip install 'antiphon\[redis\]'") as refused:
         connect("redis://u:hunter2@db")
-
     assert "hunter2" not in str(refused.value)
 
 
@@ -168,7 +164,6 @@ async def test_wrong_password_is_an_error_without_it(closed_server: RedisServer)
     async with client(f"redis://worker:hunter2@127.0.0.1:{closed_server.port}") as worker:
         with pytest.raises((AuthenticationError, ResponseError)) as refused:
             await call(worker, "echo", prefix("p"))
-
     assert "hunter2" not in str(refused.value)
 
 

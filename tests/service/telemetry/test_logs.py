@@ -107,7 +107,6 @@ async def test_each_session_has_its_own_fields_in_every_task(log: Log) -> None:
 def test_text_for_people_is_one_line_with_the_fields_behind() -> None:
     log = Log(TextFormatter())
     log.logger.warning("the worker is %s", "gone", extra={"worker_id": "w", "trace_id": "0af7"})
-
     assert log.stream.getvalue()[8:] == " WARNING there: the worker is gone worker_id=w\n"
 
 
@@ -124,7 +123,6 @@ def test_repeated_warnings_are_counted_and_told_once(log: Log) -> None:
     for number in range(5):
         log.logger.warning("client %d was not let in", number)
     assert log.events == [("client 0 was not let in", None)]
-
     log.now = 10.0
     log.logger.info("something else")
     assert log.events[1:] == [("client 4 was not let in", 4), ("something else", None)]
@@ -138,7 +136,6 @@ def test_what_is_counted_at_the_end_is_not_lost(log: Log) -> None:
         log.logger.warning("again")
     log.collapse.flush()
     log.collapse.flush()
-
     assert log.events == [("again", None), ("again", 2)]
 
 
@@ -148,13 +145,11 @@ def test_a_warning_that_came_once_is_told_once_and_only_warnings_collapse(log: L
     for _ in range(3):
         log.logger.info("told")
         log.logger.error("failed")
-
     assert log.events == [("once", None), *[("told", None), ("failed", None)] * 3]
 
 
 def test_different_warnings_do_not_hide_each_other_and_are_bounded(log: Log) -> None:
     for number in range(2 * MOST_COLLAPSED):
         log.logger.warning(f"warning {number}")
-
     assert len(log.lines) == 2 * MOST_COLLAPSED
     assert len(log.collapse._watched) == MOST_COLLAPSED

@@ -51,13 +51,11 @@ def recorded(environ: dict[str, str], count: int = 1) -> tuple[int, int]:
 )
 def test_sampler_decides_and_always_does_not_ask_it(sampler: str, argument: str, expected: int) -> None:
     environ = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
-
     assert recorded(environ, 10) == (expected, 10)
 
 
 def test_traces_are_off_and_metrics_are_scraped_by_default() -> None:
     telemetry = start("here", {})
-
     assert not telemetry.tracer.start_span("x").is_recording()
     assert not telemetry.always.start_span("x").is_recording()
     assert b"antiphon_telemetry_dropped_total 0.0" in telemetry.exposition()
@@ -76,7 +74,6 @@ def test_disabled_sdk_does_nothing_and_breaks_nothing() -> None:
 
 def test_nothing_is_set_for_the_whole_process() -> None:
     start("here", {}, span_exporters=[InMemorySpanExporter()])
-
     assert not trace.get_tracer_provider().get_tracer("x").start_span("x").is_recording()
     assert type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
 
@@ -180,7 +177,6 @@ def test_resource_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.name=another")
     memory = InMemorySpanExporter()
     start("antiphon-adapter", span_exporters=[memory]).always.start_span("x").end()
-
     (span,) = memory.get_finished_spans()
     assert span.resource.attributes["service.name"] == "antiphon-adapter"
     assert span.resource.attributes["deployment.environment"] == "test"
@@ -273,7 +269,6 @@ def test_spans_that_could_not_be_exported_are_counted() -> None:
     for _ in range(3):
         _provider(processor).start_span("x").end()
     processor.shutdown()
-
     assert drops.count == 3
 
 
@@ -295,5 +290,4 @@ def test_sdk_of_clients_does_not_care_for_the_variables() -> None:
     code = "import antiphon, sys; assert 'opentelemetry' not in sys.modules"
     environ = {**os.environ, "OTEL_SDK_DISABLED": "true", "OTEL_TRACES_SAMPLER": "nonsense"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, timeout=PATIENCE_S, check=False)
-
     assert done.returncode == 0

@@ -85,7 +85,6 @@ async def detector(scorer: First) -> AsyncIterator[Detector]:
 @pytest.mark.parametrize("piece", [1, 7, 160, 512, 1600, 100_000])
 async def test_each_whole_window_is_scored_once_in_order(detector: Detector, piece: int) -> None:
     sound, heard = numbered(20)[:-1], Heard(detector)
-
     for at in range(0, sound.size, piece):
         heard.listener.give(sound[at : at + piece])
     await until(lambda: len(heard.scores) == 19)
@@ -100,9 +99,7 @@ async def test_sessions_are_scored_together(detector: Detector, scorer: First) -
     sessions = [Heard(detector) for _ in range(20)]
     for number, session in enumerate(sessions):
         session.listener.give(numbered(3, 10 * number))
-
     await until(lambda: all(len(session.scores) == 3 for session in sessions))
-
     assert scorer.seen == [[3] * 20]
     assert [numbers(session.scores)[0] for session in sessions] == [10 * number for number in range(20)]
 
@@ -112,7 +109,6 @@ async def test_whoever_gives_much_keeps_nobody_waiting(detector: Detector, score
     attacker, other = Heard(detector), Heard(detector)
     attacker.listener.give(numbered(1900))
     other.listener.give(numbered(2))
-
     await until(lambda: len(attacker.scores) == 1900)
 
     assert numbers(other.scores) == [1, 2]
@@ -127,7 +123,6 @@ async def test_a_fault_stays_with_the_session_that_has_it(detector: Detector) ->
     attacker.listener.give(-numbered(2))
     for other in others:
         other.listener.give(numbered(2))
-
     await until(lambda: attacker.failures == 1)
 
     assert [numbers(other.scores) for other in others] == [[1, 2]] * 3
@@ -160,7 +155,6 @@ async def test_who_is_behind_loses_the_oldest_and_keeps_the_count(detector: Dete
         heard.listener.give(numbered(MOST_WAITING // 2, 1000))
         assert heard.listener.waiting <= MOST_WAITING
     given = 1 + 10 * (MOST_WAITING // 2)
-
     await until(lambda: len(heard.scores) == given)
 
     passed = given - 1 - MOST_WAITING
@@ -179,7 +173,6 @@ async def test_what_is_passed_over_while_older_sound_is_scored_comes_after_it(
     heard.listener.give(numbered(5, 100))
     heard.listener.give(numbered(MOST_WAITING, 1000))
     open_gate.set()
-
     await until(lambda: len(heard.scores) == 7 + MOST_WAITING)
 
     assert numbers(heard.scores[:8]) == [1, 2, *[2] * 5, 1000]
@@ -192,7 +185,6 @@ async def test_who_is_closed_is_told_nothing_also_while_it_is_scored(detector: D
         listener.give(numbered(2))
     closed.listener.close()
     closed.listener.give(numbered(2))
-
     await until(lambda: len(other.scores) == 2)
 
     assert closed.scores == scored.scores == []
@@ -203,7 +195,6 @@ async def test_a_detector_that_is_closed_leaves_nothing_behind(scorer: First) ->
     detector = Detector(scorer)
     heard = Heard(detector)
     heard.listener.give(numbered(2))
-
     detector.close()
     heard.listener.give(numbered(2))
 

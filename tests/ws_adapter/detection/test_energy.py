@@ -34,7 +34,6 @@ def test_speech_is_heard_soon(name: str) -> None:
     begins = int(np.argmax(np.abs(speech) > 0.05)) / RATE_HZ
     hearing = Hearing()
     heard_after(hearing, noise(2.0, 0.002))
-
     heard = heard_after(hearing, speech)
 
     assert heard is not None
@@ -45,7 +44,6 @@ def test_silence_steady_noise_and_a_click_are_no_speech() -> None:
     hearing = Hearing()
     assert heard_after(hearing, np.zeros(RATE_HZ * 3, np.float32)) is None
     assert heard_after(hearing, noise(5.0, 0.015)) is None
-
     click = np.zeros(RATE_HZ * 3, np.float32)
     click[RATE_HZ : RATE_HZ + RATE_HZ // 20] = 0.8
     assert heard_after(Hearing(), click) is None
@@ -54,5 +52,4 @@ def test_silence_steady_noise_and_a_click_are_no_speech() -> None:
 @pytest.mark.parametrize("piece", [7, 160, 799, 48_000])
 def test_it_does_not_matter_how_the_sound_comes(piece: int) -> None:
     speech = read_wav(RECORDINGS / "stop.wav").astype(np.float32)
-
     assert heard_after(Hearing(), speech, piece) == heard_after(Hearing(), speech)

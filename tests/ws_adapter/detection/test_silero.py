@@ -61,7 +61,6 @@ def test_scores_are_those_of_the_package(network: Silero, name: str) -> None:
 def test_speech_starts_and_stops_where_it_does(network: Silero, name: str) -> None:
     sound = recording(name)
     loud = np.flatnonzero(np.abs(sound) > 0.05)
-
     found = edges(network, sound)
 
     assert isinstance(found[0], Started)
@@ -75,7 +74,6 @@ def test_silence_and_noise_start_nothing(network: Silero) -> None:
     click = np.zeros(RATE_HZ * 2, np.float32)
     click[RATE_HZ : RATE_HZ + 800] = 0.8
     tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(RATE_HZ * 2) / RATE_HZ).astype(np.float32)
-
     for sound in (np.zeros(RATE_HZ * 5, np.float32), noise(5, 0.01), noise(5, 0.3), click, tone):
         assert edges(network, sound) == []
 
@@ -83,7 +81,6 @@ def test_silence_and_noise_start_nothing(network: Silero) -> None:
 def test_speech_is_heard_in_noise(network: Silero) -> None:
     sound = recording("counting")
     noisy = sound + noise(sound.size / RATE_HZ, 0.01)[: sound.size]
-
     assert isinstance(edges(network, noisy)[0], Started)
 
 
@@ -114,9 +111,7 @@ def test_sessions_together_are_scored_as_each_alone(network: Silero) -> None:
 def test_a_session_hears_again_after_what_was_no_sound(network: Silero) -> None:
     memory = network.begin()
     network.score([memory], [np.full((2, WINDOW), np.inf, np.float32)])
-
     (scores,) = network.score([memory], [windows(recording("stop"))])
-
     assert scores.max() > 0.9
 
 

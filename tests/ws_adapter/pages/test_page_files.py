@@ -118,7 +118,6 @@ async def test_page_may_connect_to_where_it_came_from_whatever_origins_are_allow
 
 def test_files_are_read_once_and_bounded() -> None:
     files = read_files()
-
     assert {"index.html", "main.js", LOOK} <= files.keys()
     assert all(file.content for file in files.values())
     scripts = sum(len(file.content) for name, file in files.items() if name.endswith(".js"))

@@ -37,7 +37,6 @@ async def lonely() -> AsyncIterator[Stage]:
 async def test_health(lonely: Stage) -> None:
     for path in ("/health", "/healthz", "/health/", "/health?x=1"):
         status, headers, body = await lonely.request(path)
-
         assert (status, body["status"]) == (200, "healthy"), path
         assert headers["content-type"] == "application/json"
         assert headers["x-content-type-options"] == "nosniff"
@@ -57,7 +56,6 @@ async def test_ready() -> None:
 
 async def test_not_ready_without_a_worker(lonely: Stage) -> None:
     status, _, body = await lonely.request("/readyz")
-
     assert status == 503
     assert body == {**READY, "ready": False, "workers": 0, "slots": 0, "free_slots": 0}
     assert (await lonely.request("/healthz"))[0] == 200
@@ -71,7 +69,6 @@ def test_adapter_is_ready_once_a_worker_of_the_shared_queue_has_told_its_model(h
 
 async def test_version(lonely: Stage) -> None:
     status, _, body = await lonely.request("/version")
-
     assert (status, body["protocol"]) == (200, "antiphon.v1")
 
 
@@ -79,7 +76,6 @@ async def test_status_counts_slots() -> None:
     async with running_worker(ScriptedEngine(listen(), slots=2), slots=2) as worker:
         async with running_adapter(worker.address, "127.0.0.1:1") as stage, stage.client() as client:
             await client.begin()
-
             status, _, body = await stage.request("/status")
 
             assert status == 200
@@ -97,7 +93,6 @@ async def test_status_counts_slots() -> None:
 async def test_models() -> None:
     async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
         status, _, body = await stage.request("/v1/models")
-
         assert (status, body["object"]) == (200, "list")
         [model] = body["data"]
         assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "antiphon")
@@ -125,7 +120,6 @@ async def test_reference_voice_is_encoded_once(monkeypatch: pytest.MonkeyPatch) 
     voice = read_default_voice(None)
     first = voice.description
     monkeypatch.setattr("ws_adapter.pages.default_voice.base64.b64encode", None)
-
     assert voice.description is first
 
 
@@ -156,7 +150,6 @@ def test_unusable_reference_voice(tmp_path: Path, data: Any, text: str) -> None:
         (tmp_path / "default.wav").write_bytes(data)
     elif data is not None:
         write_wav(tmp_path / "default.wav", data, 16_000)
-
     with pytest.raises(ConfigurationError, match=text):
         read_default_voice(tmp_path)
 
@@ -164,7 +157,6 @@ def test_unusable_reference_voice(tmp_path: Path, data: Any, text: str) -> None:
 async def test_unknown_path(lonely: Stage) -> None:
     for path in ("/nothing", "/ws/chat/x", "/v1/transcription/x", "/v1/realtime/x", "//[x"):
         status, headers, body = await lonely.request(path)
-
         assert (status, body["error"]["code"]) == (404, "not_found"), path
         assert body["detail"] == body["error"]["message"]
         assert headers["content-type"] == "application/json"
@@ -238,7 +230,6 @@ async def test_handshake_that_is_broken_or_for_something_else_is_answered_in_jso
 async def test_half_an_upgrade_is_told_how_to_upgrade(lonely: Stage) -> None:
     headers = {"Upgrade": "websocket", "Connection": "close"}
     status, told, body = await lonely.request("/v1/realtime?mode=audio", headers=headers)
-
     assert (status, told["upgrade"], body["error"]["code"]) == (426, "websocket", "upgrade_required")
 
 

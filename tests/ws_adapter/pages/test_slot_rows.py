@@ -53,7 +53,6 @@ async def test_chat_is_busy_and_no_duplex_conversation() -> None:
         async with stage.client(path(stage, "/ws/chat")) as client:
             await client.send(request())
             await client.expect("prefill_done")
-
             status = (await stage.request("/status"))[2]
             [row] = (await stage.request("/workers"))[2]["workers"]
 
@@ -65,7 +64,6 @@ async def test_chat_is_busy_and_no_duplex_conversation() -> None:
 async def test_worker_that_is_away_has_one_row() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         [row] = (await stage.request("/workers"))[2]["workers"]
-
         assert (row["worker_id"], row["status"], row["capabilities"]) == (None, "offline", [])
 
 
@@ -91,6 +89,5 @@ def test_totals_of_slots_are_bounded() -> None:
     leases = Leases()
     for number in range(MOST_TOTALS + 10):
         leases.granted(Lease("t", "", f"w{number}", 0, 1, "p"), Kind.CHAT, 0.0)
-
     assert len(leases.totals) == MOST_TOTALS
     assert ("w0", 0) not in leases.totals

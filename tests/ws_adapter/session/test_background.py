@@ -70,25 +70,19 @@ def transcriptions(engine: ScriptedEngine) -> list[Any]:
     return [session for session in engine.sessions if isinstance(session.setup, TranscribeSetup)]
 
 
-async def test_transcription_has_a_slot_of_its_own_as_long_as_it_takes() -> None:
-    async with talking(write("seven")) as (stage, engine), stage.client(url(stage)) as client:
-        await client.send(asking(), append(0.5), COMMIT, CREATE)
-        told = await until_told(client, f"{KIND}.completed", "response.done")
-
-        assert told[f"{KIND}.completed"]["transcript"] == "seven"
-        assert told["response.done"]["response"]["status"] == "completed"
-        (session,) = transcriptions(engine)
-        assert session.setup.is_background
-        await stage.until(free_slots=1)
-
-
-async def test_transcription_is_counted_with_its_conversation(tmp_path: Path) -> None:
-    log = tmp_path / "usage.jsonl"
-    says = write("seven")
-    async with talking(says, usage_log=log) as (stage, _):
+async def test_transcription_has_a_slot_of_its_own_and_is_counted_with_its_conversation(
+    tmp_path: Path,
+) -> None:
+    log, says = tmp_path / "usage.jsonl", write("seven")
+    async with talking(says, usage_log=log) as (stage, engine):
         async with stage.client(url(stage)) as client:
             await client.send(asking(), append(0.5), COMMIT, CREATE)
-            await until_told(client, f"{KIND}.completed", "response.done")
+            told = await until_told(client, f"{KIND}.completed", "response.done")
+            assert told[f"{KIND}.completed"]["transcript"] == "seven"
+            assert told["response.done"]["response"]["status"] == "completed"
+            (session,) = transcriptions(engine)
+            assert session.setup.is_background
+            await stage.until(free_slots=1)
         await until(lambda: lines(log))
 
     [line] = lines(log)
@@ -196,7 +190,6 @@ async def test_model_that_is_not_served_fails_each_item_by_name() -> None:
     async with talking(write("seven")) as (stage, _), stage.client(url(stage)) as client:
         await client.send(asking(model="unknown"), append(0.5), COMMIT)
         told = await until_told(client, f"{KIND}.failed")
-
         assert told[f"{KIND}.failed"]["error"]["code"] == "model_not_found"
         assert told[f"{KIND}.failed"]["error"]["type"] == "invalid_request_error"
 

@@ -59,7 +59,6 @@ async def test_next_turn_does_not_wait_in_the_queue_for_its_own_slot() -> None:
         await client.begin()
         await client.send(*[append() for _ in range(5)])
         answered = [await client.expect_until("response.done") for _ in range(5)]
-
     assert len({event["input_id"] for event in answered}) == 5
     assert "session.queued" not in kinds(client.events)
 

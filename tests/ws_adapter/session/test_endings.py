@@ -61,7 +61,6 @@ async def test_client_that_answers_no_ping_leaves_nothing_behind(
         worker = await stack.enter_async_context(running_worker(engine, slots=1))
         stage = await stack.enter_async_context(running_adapter(worker.address, init_timeout_s=29))
         client = await reach(stage, state, stack, engine)
-
         client.socket.transport.pause_reading()
         await unanswered_ping(passing)
 

@@ -158,7 +158,6 @@ async def test_session_that_loses_its_worker_stays_at_its_revision() -> None:
         await client.begin()
         told = await units(client, 2)
         assert names[home.at] == "canary"
-
         home.lose(home.at)  # the next turn is that of the other revision
         told += await units(client, 2)
 

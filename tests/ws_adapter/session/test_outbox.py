@@ -151,7 +151,6 @@ async def test_congestion_begins_above_the_bound_and_ends_below_it(line: Line) -
     assert line.congestion == []
     line.outbox.put(audio())
     assert line.congestion == [True]
-
     line.is_open.set()
     await line.outbox.flushed()
 
@@ -163,7 +162,6 @@ async def test_what_waits_is_counted_among_all_that_is_in_flight(line: Line) -> 
     line.outbox.put(audio())
     line.outbox.put(text())
     assert line.load.inflight_bytes == 128_000 + 2 * 512
-
     line.is_open.set()
     await line.outbox.flushed()
 
@@ -174,7 +172,6 @@ async def test_bytes_count_too(line: Line) -> None:
     line.is_open.clear()
     for _ in range(9000):
         line.outbox.put(listen())
-
     assert line.congestion == [True]
 
 
@@ -185,7 +182,6 @@ async def test_client_that_reads_nothing_is_slow_after_five_seconds(line: Line) 
     await line.settle()
     await line.clock.advance(4.9)
     assert line.stalls == 0
-
     await line.clock.advance(0.6)
     await line.settle()
 
@@ -214,7 +210,6 @@ async def test_client_that_reads_nothing_below_the_bound_is_left_alone(line: Lin
         line.outbox.put(audio())
     await line.clock.advance(600)
     await line.settle()
-
     assert line.stalls == 0
 
 
@@ -223,7 +218,6 @@ async def test_overflow_is_slow_at_once(line: Line) -> None:
     for _ in range(70):
         line.outbox.put(audio())
     await line.settle()
-
     assert line.stalls == 1
 
 

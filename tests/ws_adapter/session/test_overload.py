@@ -53,9 +53,7 @@ def test_dropped_units_are_each_answered_and_never_decoded_or_run(talk: Conversa
 def test_answer_keeps_its_place_in_the_order_of_input(talk: Conversation) -> None:
     talk.client(append(1, input_id="in-1"))
     assert dropping(talk, append(1, input_id="in-2")) == []
-
     answers = talk.finish(1)
-
     assert [(told["input_id"], is_dropped(told)) for told in answers] == [("in-1", False), ("in-2", True)]
     assert [told["chunk_index"] for told in answers] == [0, 1]
 
@@ -63,7 +61,6 @@ def test_answer_keeps_its_place_in_the_order_of_input(talk: Conversation) -> Non
 def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks(talk: Conversation) -> None:
     talk.client(append(1))
     talk.speak(1)
-
     assert dropping(talk, append(1)) == []
     talk.client(append(1))
     assert talk.finish(2)[0]["metrics"]["dropped_total"] == 1
@@ -74,13 +71,11 @@ def test_unit_with_a_part_that_was_dropped_does_not_run(talk: Conversation) -> N
     assert dropping(talk, append(0.25)) == []
     assert [is_dropped(told) for told in talk.client(append(1))] == [True]
     talk.client(append(0.25))
-
     assert [run.audio for run in talk.runs] == [base64.b64decode(pcm(1))]
 
 
 def test_dropped_rest_is_padded_and_answered(talk: Conversation) -> None:
     dropping(talk, append(0.25))
-
     assert [is_dropped(told) for told in talk.wait(1.25)] == [True]
     talk.client(append(1))
     assert len(talk.runs) == 1
@@ -90,7 +85,6 @@ def test_force_listen_of_a_dropped_unit_moves_to_the_next(talk: Conversation) ->
     dropping(talk, append(1, force_listen=True))
     talk.client(append(1))
     talk.client(append(1))
-
     assert [run.force_listen for run in talk.runs] == [True, False]
 
 
@@ -161,14 +155,12 @@ def test_reference_audio_is_counted_until_the_worker_has_it() -> None:
     talk.connect()
     assert talk.dialect.held_bytes == 3 * 64_000
     talk.worker(ready_signal())
-
     assert talk.dialect.held_bytes == 0
 
 
 def test_nobody_waits_with_reference_audio_while_there_is_no_room_but_who_has_a_slot_begins() -> None:
     waits, begins = Conversation(), Conversation()
     init = {"type": "session.init", "payload": {"ref_audio": pcm(1)}}
-
     [told] = dropping(waits, init)
     begins.connect()
     dropping(begins, init)
@@ -187,7 +179,6 @@ async def test_input_beyond_what_may_be_in_flight_is_dropped() -> None:
         await client.send({"type": "no.such.event"})
         await client.expect("error")  # so the second append was read while the first one was at the worker
         engine.session.release("generate", 1)
-
         first, second = await client.expect("listen"), await client.expect("listen")
         assert (first["input_id"], is_dropped(first)) == ("in-1", False)
         assert (second["input_id"], is_dropped(second)) == ("in-2", True)
@@ -232,7 +223,6 @@ async def test_input_that_waited_too_long_to_be_read_is_dropped(monkeypatch: pyt
             event = append(0.02, input_id=name, force_listen=True)
             client.socket.protocol.send_text(json.dumps(event).encode())
         client.socket.transport.write(b"".join(client.socket.protocol.data_to_send()))
-
         first, second = await client.expect("listen"), await client.expect("listen")
         monkeypatch.undo()
 

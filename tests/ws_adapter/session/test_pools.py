@@ -222,6 +222,19 @@ async def test_realtime_session_waits_in_the_pool_of_the_model_of_its_url() -> N
                     await other.expect("session.created")
 
 
+async def test_realtime_session_without_a_slot_in_time_is_refused() -> None:
+    async with served(slots=1, realtime_wait_s=1.0) as stage:
+        async with client(stage, "/v1/realtime?model=speaker") as first:
+            await first.expect("session.created")
+            async with client(stage, "/v1/realtime?model=speaker") as second:
+                (refused,), close = await second.end()
+                assert (refused["error"]["code"], refused["error"]["type"]) == (
+                    "server_overloaded",
+                    "server_error",
+                )
+                assert (close, second.socket.close_reason) == (1013, "server_error.server_overloaded")
+
+
 async def test_session_that_gives_its_slot_back_queues_behind_those_who_wait() -> None:
     """The attack: ask for a turn right after the last one, and never let go of the slot."""
     turn = {"type": "input.append", "input": {"messages": [{"role": "user", "content": "Hello."}]}}

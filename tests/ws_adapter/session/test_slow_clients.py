@@ -86,18 +86,6 @@ async def test_client_that_reads_late_gets_everything() -> None:
         assert measured.total(f"{OUTBOX.name}_count") > 0
 
 
-async def test_disconnect_is_noticed_while_output_waits() -> None:
-    engine = ScriptedEngine(speak("word"), repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
-        async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
-            await client.begin()
-            client.socket.transport.pause_reading()
-            await client.send(append(20.0))
-            await settled(lambda: len(engine.session.heard))
-            client.vanish()
-            await until(lambda: engine.session.is_closed)
-
-
 async def test_client_that_vanished_without_a_word_is_noticed_while_output_waits(
     monkeypatch: pytest.MonkeyPatch,
     passing: Passing,
@@ -149,15 +137,6 @@ async def test_byte_by_byte_sender_is_served() -> None:
                 write(bytes([byte]))
                 await asyncio.sleep(0)
             await client.expect("session.created")
-
-
-async def test_partial_handshake_does_not_stop_others() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
-        half = await connected(stage.address)
-        await asyncio.get_running_loop().sock_sendall(half, b"GET /v1/realtime HTTP/1.1\r\nHost:")
-        async with stage.client() as client:
-            await client.begin()
-        half.close()
 
 
 async def test_partial_handshake_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,7 @@ async def test_tenant_of_a_key_is_one_over_websockets_and_direct_calls(tmp_path:
 async def test_tenant_of_a_websocket_behind_an_unknown_proxy_is_nobody_else() -> None:
     async with backend() as (stage, engine):
         forwarded = {"X-Forwarded-For": "192.0.2.1"}
-
         one, other = [await tenant_of_websocket(stage, engine, forwarded) for _ in range(2)]
-
         assert one != other
 
 

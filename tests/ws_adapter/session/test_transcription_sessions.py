@@ -41,18 +41,6 @@ async def test_recording_plays_what_was_said(tmp_path: Path) -> None:
     assert np.array_equal(heard, samples.astype(np.float32) / np.float32(32768))
 
 
-async def test_sessions_are_counted_by_their_kind() -> None:
-    async with running_worker(ScriptedEngine(info=EVERYTHING)) as worker:
-        async with running_adapter(worker.address) as stage, stage.client(url(stage)) as client:
-            await client.expect("session.created")
-            _, _, status = await stage.request("/status")
-            assert (status["gateway_healthy"], status["running_tasks"]) == (True, [])
-            await client.send(UPDATE, COMMIT)
-            while not (running := (await stage.request("/status"))[2]["running_tasks"]):
-                pass
-            assert [task["request_type"] for task in running] == ["transcription"]
-
-
 async def test_audio_that_waits_leaves_room_for_those_who_talk() -> None:
     """Half of what may be in flight: a file that is sent at once is refused beyond it, a talker is not."""
     engine = ScriptedEngine(hang("prefill"), slots=2, info=EVERYTHING)

@@ -63,7 +63,6 @@ class Counted(bytes):
 @pytest.mark.parametrize("data", [FILL, TINY_SEGMENTS, FAR_SEGMENTS, TINY_PNG, TINY_WEBP])
 def test_the_walk_over_a_picture_is_bounded(data: bytes) -> None:
     counted = Counted(data)
-
     assert read_size(counted) is None
     assert counted.looks <= 3 * MAX_SEGMENTS + 2 * MAX_FILL_BYTES + 4
 
@@ -84,7 +83,6 @@ def test_size_of_every_form_is_found_in_its_first_bytes(form: str, options: dict
     file = io.BytesIO()
     Image.new("RGB", (321, 123), "red").save(file, form, **options)
     data = file.getvalue()
-
     assert read_size(data) == (321, 123)
     for end in (0, 2, 3, 4, 11, 12, 15, 20, 23):
         assert read_size(data[:end]) is None
@@ -105,7 +103,6 @@ def test_a_bomb_is_known_by_its_size(data: bytes) -> None:
 
 def test_a_few_fill_bytes_are_no_attack() -> None:
     data = b"\xff\xd8" + b"\xff" * 9 + b"\xe0\x00\x04ab" + b"\xff\xff\xc0\x00\x11\x08\x00\x7b\x01\x41"
-
     assert read_size(data) == (321, 123)
 
 
@@ -128,7 +125,6 @@ def test_wav_of_a_million_empty_chunks_is_given_up_after_the_first_few(
 def test_wav_of_a_studio_is_read() -> None:
     form = b"fmt " + struct.pack("<IHHIIHH", 16, 3, 1, 16_000, 64_000, 4, 32)
     chunks = b"LIST\x00\x00\x00\x00" * 60 + form + b"data" + struct.pack("<I", 64_000) + bytes(64_000)
-
     assert wav.read_wav(b"RIFF\xff\xff\xff\x7fWAVE" + chunks, "x").seconds == 1.0
 
 
@@ -171,7 +167,6 @@ def test_a_bomb_is_refused_before_it_is_parsed(
 ) -> None:
     decoder: EventDecoder[ClientEvent] = EventDecoder(ClientEvent)
     monkeypatch.setattr(decoder, "_typed", None)
-
     with pytest.raises(Refusal, match="an event has at most"):
         decoder.decode(bomb())
 
@@ -185,7 +180,6 @@ def test_a_long_text_is_no_bomb_whatever_stands_in_it() -> None:
 def test_the_longest_chat_is_no_bomb() -> None:
     part = {"type": "image", "data": "AAAA"}
     messages = [{"role": "user", "content": [part] * 4}] * 256
-
     check(json.dumps({"messages": messages}, indent=1).encode())
 
 

@@ -64,7 +64,6 @@ def test_queue_events_of_the_first_wait(silent: Jar) -> None:
     silent.queue(2, 3, 35.04)
     silent.queue(1, 2, 12.5)
     silent.grant()
-
     place = {"position": 2, "estimated_wait_s": 35.0, "estimate_is_guess": False, "queue_length": 3}
     assert silent.sent[0] == {"type": "session.queued", "ticket_id": "ticket_5f0c9a17be42", **place}
     assert kinds(silent.sent) == ["session.queued", "session.queue_update", "session.queue_done"]
@@ -192,7 +191,6 @@ def test_speech_is_off_unless_it_is_asked_for(busy: Jar) -> None:
     busy.answer()
     busy.client(append(tts={"enabled": True}))
     busy.next_slot()
-
     assert busy.turn.speaks
 
 
@@ -201,7 +199,6 @@ def test_input_id_is_made_up_where_none_is_given(busy: Jar) -> None:
     first = busy.answer()[-1]
     busy.next_slot()
     second = busy.answer()[-1]
-
     assert first["input_id"].startswith("input_")
     assert len({first["input_id"], second["input_id"], first["response_id"], second["response_id"]}) == 4
 
@@ -225,7 +222,6 @@ def test_what_a_turn_asks_for_in_vain_is_reported(silent: Jar) -> None:
     silent.activate(speaks=False)
     silent.client(append(tts={"enabled": True, "mode": "omni", "ref_audio_data": f32()}))
     assert not silent.turn.speaks
-
     silent.worker(Prefilled(1, NO_TIMINGS, ignored_fields=("turn.tts.mode",)))
     assert silent.done()[-1]["unsupported_fields"] == ["tts.enabled", "tts.ref_audio_data", "tts.mode"]
 
@@ -249,7 +245,6 @@ def test_voice_of_a_turn(busy: Jar) -> None:
     busy.answer()
     busy.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
     busy.next_slot()
-
     assert busy.configured[1].setup == ChatSetup(voice=Voice(voice_id="amber"))
     assert "unsupported_fields" not in busy.answer()[-1]
 
@@ -331,7 +326,6 @@ def test_turns_wait_in_order_at_most_four(jar: Jar) -> None:
 def test_time_is_judged_before_content(jar: Jar) -> None:
     for _ in range(MOST_WAITING + 1):
         jar.client(append())
-
     assert code_of(jar.client(append(streaming="no"))) == "invalid_payload", "its form comes before all"
     assert code_of(jar.client({"type": "input.append", "input": {"messages": []}})) == "invalid_event"
 
@@ -342,13 +336,11 @@ def test_worker_that_goes_between_two_turns_costs_nothing(jar: Jar, signal: Fail
     assert jar.slots == ["take", "leave"]
     jar.client(append())
     jar.next_slot()
-
     assert kinds(jar.answer()) == ["text", "response.done"]
 
 
 def test_worker_that_goes_away_ends_its_turn(busy: Jar) -> None:
     busy.worker(GoingAway(5.0))
-
     assert kinds(busy.answer()) == ["text", "response.done"]
     assert busy.closed is None
 
@@ -356,7 +348,6 @@ def test_worker_that_goes_away_ends_its_turn(busy: Jar) -> None:
 def test_worker_that_has_gone_away_during_a_turn(busy: Jar) -> None:
     busy.worker(GoingAway(5.0))
     busy.fail(Reason.SESSION_LIMIT)
-
     concluded(busy, 1012, "session.closed")
     assert busy.sent[-1]["reason"] == "server_shutdown"
 
@@ -415,7 +406,6 @@ def test_answer_too_long_to_be_sent_at_once(jar: Jar) -> None:
 )
 def test_worker_that_fails_during_a_turn(busy: Jar, reason: Reason, close: int, told: list[str]) -> None:
     busy.fail(reason)
-
     concluded(busy, close, *told)
 
 
@@ -460,7 +450,6 @@ OPEN = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE]
 def test_close(state: State) -> None:
     jar = in_state(state)
     jar.client(CLOSE)
-
     concluded(jar, 1000, "session.closed")
     assert jar.sent[-1]["reason"] == "user_stop"
     assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
@@ -482,7 +471,6 @@ def test_event_of_another_dialect_is_refused(state: State) -> None:
     jar = in_state(state)
     assert code_of(jar.client({"type": "input_audio_buffer.append", "audio": ""})) == "unknown_event"
     told = jar.client({"type": "session.update", "session": {"instructions": "Be brief."}})
-
     assert code_of(told) == "invalid_event"
     assert "session.init" in told[0]["error"]["message"]
     assert jar.closed is None
@@ -492,7 +480,6 @@ def test_event_of_another_dialect_is_refused(state: State) -> None:
 def test_input_before_the_opener(state: State) -> None:
     jar = in_state(state)
     told = jar.client(append(input_id="in-1"))
-
     assert code_of(told) == "not_ready"
     assert told[0]["error"]["input_id"] == "in-1"
 
@@ -500,7 +487,6 @@ def test_input_before_the_opener(state: State) -> None:
 @pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE])
 def test_second_opener(state: State) -> None:
     jar = in_state(state)
-
     assert code_of(jar.init()) == "invalid_event"
 
 
@@ -520,7 +506,6 @@ def test_input_is_held_while_the_worker_is_configured() -> None:
     jar = in_state(State.CONFIGURING)
     assert jar.client(append()) == []
     jar.ready()
-
     assert len(jar.runs) == 1
 
 
@@ -528,7 +513,6 @@ def test_input_is_held_while_the_worker_is_configured() -> None:
 def test_invalid_opener_changes_nothing(payload: Any) -> None:
     jar = in_state(State.CONNECTED)
     told = jar.client({"type": "session.init", "payload": payload})
-
     assert code_of(told) == ("missing_field" if payload is None else "invalid_payload")
     assert jar.configured == []
     assert jar.init() == []
@@ -549,7 +533,6 @@ def test_invalid_opener_changes_nothing(payload: Any) -> None:
 )
 def test_invalid_input_changes_nothing(jar: Jar, fields: Any, code: str, param: str) -> None:
     told = jar.client({"type": "input.append", "input": fields})
-
     assert code_of(told) == code
     assert told[0]["error"]["param"] == param
     assert jar.runs == []
@@ -562,7 +545,6 @@ def test_frame_that_is_no_json_text_ends_the_session(state: State) -> None:
     jar = in_state(state)
     jar.client(b"{")
     concluded(jar, 1003, "error:invalid_json")
-
     jar = in_state(state)
     jar.do(jar.machine.binary_frame(jar.now))
     concluded(jar, 1003, "error:invalid_frame")
@@ -571,7 +553,6 @@ def test_frame_that_is_no_json_text_ends_the_session(state: State) -> None:
 def test_invalid_utf8(jar: Jar) -> None:
     jar.sent.clear()
     jar.client(b'"\xff"')
-
     assert jar.sent == []
     assert jar.closed is not None
     assert jar.closed.code == 1007
@@ -582,7 +563,6 @@ def test_flood_of_errors(jar: Jar) -> None:
         jar.client({"type": "x"})
     assert jar.closed is None
     jar.client({"type": "x"})
-
     concluded(jar, 1008, "error:rate_limited")
 
 
@@ -602,7 +582,6 @@ def test_no_opener_in_time() -> None:
     jar = Jar(init_timeout_s=20.0)
     jar.grant()
     jar.wait(20.0)
-
     concluded(jar, 1000, "session.closed")
     assert jar.sent[-1]["reason"] == "timeout"
 
@@ -637,14 +616,12 @@ def test_server_that_ends(state: State) -> None:
 
 def test_client_that_does_not_read(jar: Jar) -> None:
     jar.do(jar.machine.slow_consumer())
-
     concluded(jar, 1008, "session.closed")
     assert jar.sent[-1]["reason"] == "slow_consumer"
 
 
 def test_no_room_for_input(jar: Jar) -> None:
     told = jar.client(append(input_id="in-1"), drops_input=True)
-
     assert code_of(told) == "service_unavailable"
     assert told[0]["error"]["input_id"] == "in-1"
     assert jar.closed is None
@@ -654,7 +631,6 @@ def test_no_room_for_input(jar: Jar) -> None:
 
 def test_no_room_for_a_voice_in_the_queue(silent: Jar) -> None:
     silent.client({"type": "session.init", "payload": {"voice": {"ref_audio": f32()}}}, drops_input=True)
-
     concluded(silent, 1013, "error:service_unavailable")
 
 
@@ -677,6 +653,5 @@ def test_client_that_goes_while_its_input_is_read(content: Any) -> None:
     jar.activate()
     jar.client(append({"role": "user", "content": "x" * LARGE_FRAME}, {"role": "user", "content": content}))
     jar.machine.disconnected()
-
     assert jar.read() == []
     assert jar.runs == []

@@ -24,7 +24,6 @@ def test_answer_goes_on_behind_what_was_told_of_it() -> None:
     chat.ask(streaming=True)
     chat.prefilled()
     told = chat.say("Sev")
-
     chat.move()
     told += chat.say("en")
     told += chat.done()
@@ -60,7 +59,6 @@ def test_answer_whose_end_may_be_missing_is_there_until_its_client_has_it() -> N
     chat.prefilled()
     chat.done()
     chat.closed = None
-
     assert chat.move(has_journal=False) == []
 
     assert chat.closed is not None
@@ -72,7 +70,6 @@ def test_answer_that_is_in_no_journal_fails() -> None:
     chat.ask(streaming=True)
     chat.prefilled()
     chat.say("Sev")
-
     (failed,) = chat.move(has_journal=False)
 
     assert failed["type"] == "error"
@@ -113,7 +110,6 @@ def test_turn_of_which_nothing_was_told_is_asked_for_again_without_a_journal() -
     chat.activate()
     chat.client(append(CLIP))
     asked = chat.turn
-
     assert chat.move(has_journal=False) == []
     chat.next_slot()
 
@@ -127,7 +123,6 @@ def test_turn_of_which_something_was_told_ends_the_session_without_a_journal() -
     chat.client(append(USER, streaming=True))
     chat.prefilled()
     chat.say("Sev")
-
     told = chat.move(has_journal=False)
 
     assert [event["type"] for event in told] == ["error", "session.closed"]

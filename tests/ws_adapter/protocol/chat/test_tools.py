@@ -89,7 +89,6 @@ def test_tools_and_their_choice_reach_the_worker(dialect: Any) -> None:
 
 def test_calls_and_results_are_part_of_the_history(dialect: Any) -> None:
     turn: Turn = ran(dialect, USER, CALLED, RESULT, tools=[WEATHER]).turn
-
     assert turn.messages[1:] == (
         Message("assistant", (), (Call("call_1", "weather", '{"city": "Bern"}'),)),
         Message("tool", ("Rain.",), call_id="call_1"),
@@ -157,7 +156,6 @@ def test_what_cannot_be_used_is_refused_by_its_field(dialect: Any, case: str) ->
     make, ask, root = dialect
     messages, fields, path = BAD[case]
     jar = make()
-
     assert refusal(jar, ask(*messages, **fields)).startswith(f"{root}{path}")
     assert jar.runs == []
 
@@ -165,7 +163,6 @@ def test_what_cannot_be_used_is_refused_by_its_field(dialect: Any, case: str) ->
 def test_a_model_without_tools_is_asked_for_none(dialect: Any) -> None:
     make, ask, root = dialect
     tools, calls = ask(USER, tools=[TIME]), ask(USER, CALLED)
-
     assert refusal(make(CATALOGUE), tools).startswith(f"{root}tools: expected none")
     assert refusal(make(CATALOGUE), calls).startswith(f"{root}messages[1].tool_calls: expected none")
 
@@ -176,7 +173,6 @@ def test_while_no_worker_is_known_the_worker_is_left_to_judge(dialect: Any) -> N
 
 def test_a_call_is_told_piece_by_piece_in_realtime() -> None:
     jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[WEATHER])
-
     told = says(jar, Piece(1, "Let me look.", b""), *(Piece(1, "", b"", call=delta) for delta in BERN))
 
     *deltas, done = told
@@ -193,9 +189,7 @@ def test_a_call_is_told_piece_by_piece_in_realtime() -> None:
 
 def test_a_call_is_told_piece_by_piece_on_a_request() -> None:
     jar = ran(DIALECTS["/ws/chat"], tools=[WEATHER])
-
     *chunks, done = says(jar, *(Piece(1, "", b"", call=delta) for delta in BERN))[1:]
-
     assert [chunk["type"] for chunk in chunks] == ["chunk"] * 4
     assert all(chunk["text_delta"] == "" for chunk in chunks)
     assert "".join(chunk["tool_call"]["arguments"] for chunk in chunks) == '{"city": "Bern"}'
@@ -204,9 +198,7 @@ def test_a_call_is_told_piece_by_piece_on_a_request() -> None:
 
 def test_without_streaming_calls_come_at_the_end(dialect: Any) -> None:
     jar = ran(dialect, tools=[WEATHER], streaming=False)
-
     told = says(jar, *(Piece(1, "", b"", call=delta) for delta in BERN), Piece(1, "", b"", thinking="Hm."))
-
     (done,) = [event for event in told if event["type"] in ("done", "response.done")]
     assert done["tool_calls"] == [{**CALL, "id": "call_a"}]
     assert done["thinking"] == "Hm."
@@ -216,10 +208,8 @@ def test_without_streaming_calls_come_at_the_end(dialect: Any) -> None:
 def test_what_was_called_can_be_fed_back(dialect: Any) -> None:
     first = ran(dialect, tools=[WEATHER])
     done = says(first, *(Piece(1, "", b"", call=delta) for delta in BERN))[-1]
-
     said = {"role": "assistant", "content": done["text"], "tool_calls": done["tool_calls"]}
     turn = ran(dialect, USER, said, {**RESULT, "tool_call_id": "call_a"}, tools=[WEATHER]).turn
-
     assert turn.messages[1].calls == (Call("call_a", "weather", '{"city": "Bern"}'),)
 
 
@@ -227,17 +217,13 @@ def test_a_call_that_is_cut_off_is_none(dialect: Any) -> None:
     jar = ran(dialect, tools=[WEATHER])
     jar.prefilled()
     jar.worker(*(Piece(1, "", b"", call=delta) for delta in BERN[:2]))
-
     done = jar.done(finish=Finish.LENGTH)[0]
-
     assert "tool_calls" not in done
 
 
 def test_two_calls_are_apart(dialect: Any) -> None:
     again = [CallDelta(1, "call_b", "time", "{}", complete=True)]
-
     done = says(ran(dialect, tools=[WEATHER, TIME]), *(Piece(1, "", b"", call=it) for it in BERN + again))[-1]
-
     assert [(it["id"], it["function"]["name"]) for it in done["tool_calls"]] == [
         ("call_a", "weather"),
         ("call_b", "time"),
@@ -247,7 +233,6 @@ def test_two_calls_are_apart(dialect: Any) -> None:
 def test_thoughts_are_told_apart() -> None:
     jar = ran(DIALECTS["/v1/realtime?mode=chat"], enable_thinking=True)
     told = says(jar, Piece(1, "", b"", thinking="Hm."), Piece(1, "So.", b""))
-
     assert [(it["kind"], it["text"]) for it in told[:-1]] == [("thinking", "Hm."), ("text", "So.")]
     assert (told[-1]["text"], told[-1]["thinking"]) == ("So.", "Hm.")
 
@@ -261,8 +246,6 @@ def test_thoughts_are_told_apart() -> None:
 )
 def test_what_the_worker_refuses_is_told_by_the_client_s_own_field(field: str, param: str) -> None:
     jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[TIME], tool_choice="required")
-
     error, done = jar.done(UnitEnd.FAILED, None, failure="PARAMS_INVALID", field=field)
-
     assert (error["error"]["code"], error["error"]["param"]) == ("invalid_payload", param)
     assert done["reason"] == "error"

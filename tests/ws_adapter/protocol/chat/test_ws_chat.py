@@ -94,7 +94,6 @@ def test_answer_too_long_to_be_sent_at_once(jar: ChatJar) -> None:
     jar.ask(streaming=False)
     for _ in range(3):
         jar.say("", bytes(12 * 2**20))
-
     refused(jar, code="inference_error", close=1011, told="ask for it with streaming")
 
 
@@ -102,7 +101,6 @@ def test_answer_too_long_to_be_sent_at_once(jar: ChatJar) -> None:
 def test_answer_that_was_cut_short_is_an_answer(asked: ChatJar, end: UnitEnd, finish: Finish | None) -> None:
     asked.say("Sev")
     asked.done(end, finish)
-
     assert (asked.sent[-1]["type"], asked.sent[-1]["text"]) == ("done", "Sev")
 
 
@@ -163,7 +161,6 @@ def test_lost_worker_is_replaced_without_a_word(jar: ChatJar) -> None:
 def test_no_slot(jar: ChatJar, verdict: errors.Verdict, code: str, close: int) -> None:
     jar.client(request())
     jar.do(jar.machine.refused(verdict))
-
     refused(jar, code=code, close=close)
 
 
@@ -198,14 +195,12 @@ def test_everything_is_honoured(jar: ChatJar) -> None:
 
 def test_tts_template_is_ored_with_enabled(jar: ChatJar) -> None:
     jar.ask(tts={"enabled": False}, use_tts_template=True)
-
     assert jar.turn.speaks
     assert jar.turn.use_tts_template
 
 
 def test_type_and_unknown_fields_are_not_looked_at(jar: ChatJar) -> None:
     jar.ask(type=7, model=None, session_id="x", messages=[{**USER, "name": 3}])
-
     assert len(jar.runs) == 1
 
 
@@ -277,7 +272,6 @@ def test_clips_are_resampled(jar: ChatJar, rate: int, encoding: str) -> None:
 
 def test_samples_that_were_clipped_are_counted_and_clipped(jar: ChatJar) -> None:
     jar.ask(user({"type": "audio", "data": f32(0.01, level=2.0)}))
-
     (clip,) = jar.turn.messages[0].parts
     assert isinstance(clip, Speech)
     assert np.frombuffer(clip.data, "<f4").max() == 1.0
@@ -296,7 +290,6 @@ CLIP = np.full(16_000, 0.1, "<f4").tobytes()
 )
 def test_voice(jar: ChatJar, tts: Event, voice: Voice) -> None:
     jar.ask(tts=tts)
-
     assert jar.configured[0].setup == ChatSetup(voice=voice)
 
 
@@ -335,7 +328,6 @@ def test_model_without_a_voice_writes(jar: ChatJar) -> None:
     jar.client(request(tts={"enabled": True}))
     jar.grant()
     jar.ready(speaks=False)
-
     assert not jar.turn.speaks
 
 
@@ -416,7 +408,6 @@ REFUSED = [("missing_field", *case) for case in MISSING] + [("invalid_payload", 
 @pytest.mark.parametrize(("code", "event", "told"), REFUSED, ids=[told for *_, told in REFUSED])
 def test_field_that_is_missing_or_invalid(jar: ChatJar, code: str, event: Any, told: str) -> None:
     jar.client(event)
-
     refused(jar, code=code, close=1008, told=told)
     assert jar.slots == []
 
@@ -424,7 +415,6 @@ def test_field_that_is_missing_or_invalid(jar: ChatJar, code: str, event: Any, t
 def test_too_much_audio_in_all_messages(jar: ChatJar) -> None:
     clip = {"type": "audio", "data": f32(151, rate=8000), "sample_rate": 8000}
     jar.client(request(user(clip), user(clip)))
-
     refused(jar, code="invalid_payload", close=1008, told="at most 300 s of audio in all messages, got 302 s")
 
 
@@ -457,19 +447,16 @@ def test_more_text_than_any_context_holds() -> None:
 @pytest.mark.parametrize("frame", [b"{", b"", b'{"messages": NaN}', b"[" * 100_000])
 def test_no_json(jar: ChatJar, frame: bytes) -> None:
     jar.client(frame)
-
     refused(jar, code="invalid_json", close=1003)
 
 
 def test_binary_frame(jar: ChatJar) -> None:
     jar.do(jar.machine.binary_frame(jar.now))
-
     refused(jar, code="invalid_frame", close=1003)
 
 
 def test_invalid_utf8_is_closed_without_an_event(jar: ChatJar) -> None:
     jar.client(b'{"messages":"\xff"}')
-
     assert jar.sent == []
     assert jar.closed is not None
     assert jar.closed.code == 1007
@@ -480,7 +467,6 @@ def test_flood_of_frames(asked: ChatJar) -> None:
         asked.client(b"")
     assert asked.closed is None
     asked.client(b"")
-
     refused(asked, code="rate_limited", close=1008)
 
 
@@ -502,7 +488,6 @@ def test_large_request_that_is_refused() -> None:
     jar = ChatJar(read_now=False)
     jar.client(request({"role": "user", "content": "x" * LARGE_FRAME}, streaming=7))
     jar.read()
-
     refused(jar, code="invalid_payload", close=1008, told="streaming")
 
 
@@ -510,7 +495,6 @@ def test_client_that_goes_while_its_request_is_read() -> None:
     jar = ChatJar(read_now=False)
     jar.client(request({"role": "user", "content": "x" * LARGE_FRAME}))
     jar.machine.disconnected()
-
     assert jar.read() == []
     assert jar.slots == []
 
@@ -519,20 +503,17 @@ def test_no_request_in_time() -> None:
     jar = ChatJar(init_timeout_s=20.0)
     assert jar.wait(19.9) == []
     jar.wait(0.1)
-
     refused(jar, code="init_timeout", close=1008, told="within 20 s")
 
 
 def test_no_time_limit_once_the_request_is_there(jar: ChatJar) -> None:
     jar.client(request())
-
     assert jar.wait(10_000.0) == []
     assert jar.machine.deadline is None
 
 
 def test_no_room(jar: ChatJar) -> None:
     jar.client(request(), drops_input=True)
-
     refused(jar, code="service_unavailable", close=1013)
 
 
@@ -556,7 +537,6 @@ def test_worker_that_fails(asked: ChatJar, reason: Reason, code: str, close: int
     if state is State.GENERATE:
         asked.prefilled()
     asked.fail(reason)
-
     refused(asked, code=code, close=close)
 
 
@@ -579,7 +559,6 @@ FIELD = "messages[0].content[1]"
 )
 def test_turn_that_fails(asked: ChatJar, failure: Event, code: str, close: int) -> None:
     asked.done(**{"end": UnitEnd.FAILED, "finish": None, **failure})
-
     refused(asked, code=code, close=close)
 
 
@@ -595,7 +574,6 @@ def test_turn_that_fails_by_a_part_says_which_and_why(
     asked: ChatJar, reason: Reason, part: str, problem: str, told: str
 ) -> None:
     asked.done(UnitEnd.FAILED, None, failure=reason, field=f"turn.{FIELD}.{part}", problem=problem)
-
     refused(asked, code="invalid_payload", close=1008, told=f"{FIELD}.{part}: {told}")
 
 
@@ -603,14 +581,12 @@ def test_worker_that_goes_away_lets_the_turn_end(asked: ChatJar) -> None:
     asked.worker(GoingAway(5.0))
     asked.say("Seven.")
     asked.done()
-
     assert asked.sent[-1]["type"] == "done"
 
 
 def test_worker_that_has_gone_away(asked: ChatJar) -> None:
     asked.worker(GoingAway(5.0))
     asked.fail(Reason.SESSION_LIMIT)
-
     refused(asked, code="service_unavailable", close=CloseCode.SERVICE_RESTART)
 
 
@@ -621,23 +597,19 @@ def test_server_that_ends(jar: ChatJar, step: str, close: int) -> None:
     elif step == "answered":
         jar.ask()
     jar.do(jar.machine.shut_down())
-
     refused(jar, code="service_unavailable", close=close)
 
 
 def test_client_that_does_not_read(asked: ChatJar) -> None:
     asked.do(asked.machine.slow_consumer())
-
     refused(asked, code="slow_consumer", close=1008)
 
 
 def test_key_that_is_withdrawn(jar: ChatJar) -> None:
     jar.do(jar.machine.ended(errors.KEY_WITHDRAWN))
-
     refused(jar, code="unauthorized", close=3000)
 
 
 def test_tokens_of_all_kinds_count_as_input(asked: ChatJar) -> None:
     asked.prefilled(tokens(input_text=5, input_audio=20, input_vision=64))
-
     assert asked.sent == [{"type": "prefill_done", "input_tokens": 89}]

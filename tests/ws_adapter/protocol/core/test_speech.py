@@ -22,7 +22,6 @@ def heard(scores: list[float], threshold: float = 0.5) -> list[Edge]:
 
 def test_speech_starts_with_its_first_window_and_stops_with_the_first_of_silence() -> None:
     scores = [0.1] * 10 + [0.9] * 20 + [0.1] * 10
-
     assert heard(scores) == [
         Started(10 * WINDOW, 13 * WINDOW),
         Stopped(30 * WINDOW, (30 + SILENCE) * WINDOW),
@@ -42,14 +41,12 @@ def test_clicks_gaps_pauses_and_a_little_below_the_threshold_change_nothing() ->
 def test_it_does_not_matter_how_the_scores_come(scores: list[float], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(scores)))
     listener = edges()
-
     assert listener.hear(scores[:cut]) + listener.hear(scores[cut:]) == heard(scores)
 
 
 @given(SCORES)
 def test_starts_and_stops_take_turns_and_go_forward(scores: list[float]) -> None:
     found = heard(scores)
-
     assert all(isinstance(edge, Started) == (number % 2 == 0) for number, edge in enumerate(found))
     assert all(before.at < after.at and before.known_at < after.known_at for before, after in pairwise(found))
     assert all(edge.at < edge.known_at <= len(scores) * WINDOW for edge in found)
@@ -73,7 +70,6 @@ def test_a_start_is_speech_and_a_stop_comes_after_silence(scores: list[float]) -
 def test_whoever_speaks_at_the_end_has_not_been_silent_for_long(scores: list[float]) -> None:
     listener = edges()
     found = listener.hear(scores)
-
     assert listener.speaks == (bool(found) and isinstance(found[-1], Started))
     if listener.speaks:
         assert any(score >= 0.35 for score in scores[-SILENCE:])

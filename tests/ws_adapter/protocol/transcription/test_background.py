@@ -115,7 +115,6 @@ def begun(*items: Transcribe) -> Bench:
 
 def test_item_is_written_second_by_second_and_the_slot_is_given_back() -> None:
     bench = begun(item("a", 2.5))
-
     for text in (" count", " up", " to"):
         bench.write(text)
 
@@ -134,7 +133,6 @@ def test_item_is_written_second_by_second_and_the_slot_is_given_back() -> None:
 
 def test_session_at_the_worker_is_in_the_background() -> None:
     bench = begun(item("a", model="voxtral"))
-
     assert [step for step in bench.steps if isinstance(step, TakeSlot | OpenWorkerSession)] == [
         TakeSlot("voxtral"),
         OpenWorkerSession(TranscriptionSetup("voxtral", is_background=True)),
@@ -143,7 +141,6 @@ def test_session_at_the_worker_is_in_the_background() -> None:
 
 def test_items_follow_one_another_in_one_slot_with_one_segment_at_a_time() -> None:
     bench = begun(item("a"), item("b"))
-
     assert len(bench.runs) == 1
     bench.write("one")
     assert len(bench.runs) == 2
@@ -158,9 +155,7 @@ def test_items_follow_one_another_in_one_slot_with_one_segment_at_a_time() -> No
 def test_slot_goes_to_another_session_between_two_items() -> None:
     bench = begun(item("a"), item("b"))
     bench.others_wait = True
-
     bench.write()
-
     leave, take = [step for step in bench.steps if isinstance(step, LeaveSlot | TakeSlot)][-2:]
     assert (leave, take) == (LeaveSlot(), TakeSlot(""))
     assert list(bench.ends) == ["a"]
@@ -169,7 +164,6 @@ def test_slot_goes_to_another_session_between_two_items() -> None:
 def test_item_that_gave_way_is_begun_again_and_told_once() -> None:
     bench = begun(item("a", 2.0))
     bench.write("one")
-
     bench.do(bench.machine.give_way(bench.now))
     assert not bench.has_slot
     bench.wait(RETRY_S)
@@ -189,7 +183,6 @@ def test_item_that_gave_way_is_begun_again_and_told_once() -> None:
 def test_worker_that_leaves_before_an_item_has_begun_is_replaced(bench: Bench, signal: Signal) -> None:
     bench.ask(item("a"))
     bench.do(bench.machine.granted())
-
     bench.worker(signal)
     assert not bench.has_slot
     bench.wait(RETRY_S)
@@ -201,7 +194,6 @@ def test_worker_that_leaves_before_an_item_has_begun_is_replaced(bench: Bench, s
 
 def test_refused_slot_is_looked_for_again_until_the_deadline(bench: Bench) -> None:
     bench.ask(item("a"))
-
     for _ in range(3):
         bench.do([LeaveSlot(), *bench.machine.refused(bench.now)])
         bench.wait(RETRY_S)
@@ -216,7 +208,6 @@ def test_item_that_takes_too_long_fails_and_the_next_one_goes_on() -> None:
     bench = begun(item("a"))
     bench.now += WAIT_S - 1
     bench.ask(item("b"))
-
     bench.wait(1.0)
     assert bench.code("a") is TranscriptionCode.TIMEOUT
     assert bench.steps[-2] == CancelUnits(1)
@@ -243,7 +234,6 @@ def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> No
     bench.ask(item("a"))
     if is_begun:
         bench.grant()
-
     bench.do(bench.machine.cancel("a", bench.now))
 
     assert not bench.has_slot
@@ -253,19 +243,15 @@ def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> No
 
 def test_cancelling_one_item_leaves_the_one_that_is_written() -> None:
     bench = begun(item("a"), item("b"))
-
     bench.do(bench.machine.cancel("b", bench.now))
     bench.do(bench.machine.cancel("unknown", bench.now))
     bench.write("one")
-
     assert bench.ends == {"a": InputTranscriptDone("one", 1.0)}
 
 
 def test_item_that_nobody_serves_fails_with_the_reason(bench: Bench) -> None:
     bench.ask(item("a", model="unknown"))
-
     bench.do([LeaveSlot(), *bench.machine.unserved(TranscriptionCode.MODEL_NOT_FOUND, bench.now)])
-
     assert bench.code("a") is TranscriptionCode.MODEL_NOT_FOUND
 
 
@@ -279,29 +265,23 @@ def test_item_that_nobody_serves_fails_with_the_reason(bench: Bench) -> None:
 )
 def test_unit_that_fails_ends_its_item_with_a_code(done: UnitDone, code: TranscriptionCode) -> None:
     bench = begun(item("a", 3.0))
-
     bench.worker(done, Finalized(1))
-
     assert bench.code("a") is code
     assert not bench.has_slot
 
 
 def test_worker_lost_in_the_middle_fails_the_item_alone() -> None:
     bench = begun(item("a"), item("b"))
-
     bench.worker(Failed(Reason.WORKER_LOST))
     bench.grant()
     bench.write("two")
-
     assert bench.code("a") is TranscriptionCode.PROCESSING_ERROR
     assert bench.ends["b"] == InputTranscriptDone("two", 1.0)
 
 
 def test_other_model_has_another_slot() -> None:
     bench = begun(item("a", model="one"), item("b", model="two"))
-
     bench.write()
-
     assert [step for step in bench.steps if isinstance(step, TakeSlot)] == [TakeSlot("one"), TakeSlot("two")]
 
 

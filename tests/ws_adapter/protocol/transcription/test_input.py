@@ -88,13 +88,11 @@ def test_frame_that_cannot_be_used_is_refused_with_a_code_and_a_text(told: str) 
 )
 def test_unknown_type(event: dict[str, Any], name: str) -> None:
     frame = json.dumps(event).replace("Infinity", "1e400").encode()
-
     assert refused(frame) == ("unknown_event", f"Unknown event type: {name}")
 
 
 def test_binary_frame_leaves_the_socket_open(talk: Talk) -> None:
     (error,) = talk.do(talk.dialect.binary_frame(talk.now))
-
     assert error["code"] == "invalid_frame"
     assert "text frames only" in error["error"]
     assert talk.closed is None
@@ -102,16 +100,13 @@ def test_binary_frame_leaves_the_socket_open(talk: Talk) -> None:
 
 def test_everything_else_in_an_update_is_ignored(talk: Talk) -> None:
     told = talk.client({**UPDATE, "language": 7, "prompt": ["x"], "session": None, "temperature": "hot"})
-
     assert told == []
     assert talk.client(COMMIT) == []
 
 
 def test_refused_append_is_not_applied(talk: Talk) -> None:
     talk.begin(0.0)
-
     talk.client({**append(), "audio": base64.b64encode(bytes(3999)).decode()})
-
     assert talk.dialect.held_bytes == 0
 
 
@@ -131,19 +126,16 @@ WORDS += [("false", False), ("no", False), ("off", False), ("0", False)]
 )
 def test_final_in_every_spelling(begun: Talk, final: Any, is_final: bool) -> None:
     assert begun.client({**COMMIT, "final": final}) == []
-
     assert begun.runs[-1].ends is is_final
 
 
 def test_with_duplicate_keys_the_last_counts(begun: Talk) -> None:
     assert begun.client(b'{"type":"input_audio_buffer.commit","final":true,"final":false}') == []
-
     assert not begun.runs[-1].ends
 
 
 def test_invalid_utf8_closes_without_an_event(talk: Talk) -> None:
     assert talk.client(b'{"type":"\xff"}') == []
-
     assert talk.closed is not None
     assert talk.closed.code == 1007
     assert talk.client(UPDATE) == []
@@ -153,9 +145,7 @@ def test_audio_is_little_endian_int16() -> None:
     samples = np.array([0, 1, -1, 32767, -32768, 12345], "<i2")
     talk = Talk()
     talk.begin(0.0)
-
     talk.client({**append(), "audio": base64.b64encode(samples.tobytes()).decode()}, FINAL)
-
     heard = np.frombuffer(talk.runs[0].audio, "<f4")
     assert np.array_equal(heard, samples.astype(np.float32) / np.float32(32768))
 
@@ -163,15 +153,12 @@ def test_audio_is_little_endian_int16() -> None:
 def test_white_space_in_base64_is_removed(talk: Talk) -> None:
     talk.begin(0.0)
     spaced = "\n".join([pcm16(300)[:60], pcm16(300)[60:]])
-
     assert talk.client({**append(), "audio": spaced}, FINAL) == []
-
     assert talk.samples == 300
 
 
 def test_audio_goes_by_the_second(talk: Talk) -> None:
     talk.begin(0.0)
-
     for _ in range(24):
         talk.client(append(0.128))
         talk.wait(0.128)
@@ -188,7 +175,6 @@ def test_less_than_a_second_goes_when_it_has_waited(talk: Talk) -> None:
     talk.client(append(0.25))
     talk.wait(0.49)
     assert talk.runs == []
-
     talk.wait(0.01)
 
     assert [len(run.audio) // 4 for run in talk.runs] == [8_000]
@@ -198,7 +184,6 @@ def test_less_than_a_second_goes_when_it_has_waited(talk: Talk) -> None:
 def test_client_that_does_not_pace_itself_makes_few_large_units(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, *[append(0.128)] * 500, FINAL)
     talk.serve()
-
     assert len(talk.runs) == 7, "no more than fit the way to a worker"
     assert {len(run.audio) for run in talk.runs} == {2 * LARGEST_BYTES}
     talk.complete()
@@ -210,9 +195,7 @@ def test_client_that_does_not_pace_itself_makes_few_large_units(talk: Talk) -> N
 
 def test_worker_that_takes_fewer_units_gets_fewer(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append(30.0))
-
     talk.serve(max_units_in_flight=2)
-
     assert len(talk.runs) == 2
     talk.finish(1)
     assert len(talk.runs) == 3
@@ -224,14 +207,12 @@ def test_client_that_does_not_read_holds_the_worker_up(begun: Talk) -> None:
     begun.wait(5.0)
     assert begun.samples == 16_000
     begun.do(begun.dialect.congested(False, begun.now))
-
     assert begun.samples == 64_000
 
 
 def test_audio_that_waits_is_bounded() -> None:
     talk = Talk(transcription_buffer_s=3.0)
     talk.client(append(2.5))
-
     (error,) = talk.client(append(0.6))
 
     assert error["code"] == "buffer_full"
@@ -243,7 +224,6 @@ def test_audio_that_waits_is_bounded() -> None:
 
 def test_bound_by_default_is_half_an_hour(talk: Talk) -> None:
     talk.client(*[append(60.0)] * 30)
-
     assert codes(talk.client(append(0.001))) == ["buffer_full"]
 
 
@@ -251,7 +231,6 @@ def test_bound_is_for_all_that_waits() -> None:
     talk = Talk(transcription_buffer_s=3.0)
     talk.client(UPDATE, COMMIT, append(1.0), FINAL, COMMIT, append(1.0), FINAL, append(1.0))
     assert codes(talk.client(append(0.1))) == ["buffer_full"]
-
     talk.serve()
 
     assert talk.client(append(1.0)) == [], "the first second is at the worker"
@@ -264,15 +243,12 @@ def test_lost_audio_makes_room() -> None:
     talk = Talk(transcription_buffer_s=60.0)
     talk.client(UPDATE, COMMIT, append(50.0))
     talk.serve(max_units_in_flight=1)
-
     talk.finish(1, end=UnitEnd.FAILED)
-
     assert talk.dialect.held_bytes == 0
 
 
 def test_without_room_in_the_server_an_append_is_refused(begun: Talk) -> None:
     held = begun.dialect.held_bytes
-
     (error,) = begun.do(
         begun.dialect.text_frame(json.dumps(append(2.0)).encode(), begun.now, drops_input=True)
     )
@@ -300,12 +276,10 @@ def test_flood_that_goes_on_is_answered_twenty_times_a_second(talk: Talk) -> Non
         talk.client(*[b"x"] * 5)
         talk.wait(0.1)
     talk.wait(1.0)
-
     assert codes(talk.sent[1:]) == ["invalid_json"] * 80
     assert sum(int(note.split()[0]) for note in talk.notes) == 120
 
 
 def test_what_becomes_of_utterances_is_told_in_a_flood(begun: Talk) -> None:
     begun.client(*[b"x"] * 50)
-
     assert codes(begun.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]

@@ -57,7 +57,6 @@ def test_utterance_that_the_worker_had_begun_fails_without_a_journal() -> None:
     session = TranscriptionConversation()
     session.begin()
     session.finish(1, "one")
-
     (failed,) = session.move(has_journal=False)
 
     assert failed["code"] == "processing_error"
@@ -69,9 +68,7 @@ def test_utterance_that_the_worker_had_begun_fails_without_a_journal() -> None:
 def test_utterance_that_no_worker_had_is_heard_by_the_next_one() -> None:
     session = TranscriptionConversation()
     session.client(UPDATE, COMMIT, append(2.0, 7), FINAL)
-
     assert session.move() == []
-
     session.serve()
     assert session.complete("two") == [delta("two"), done("two", completion=1)]
     assert session.samples == 32_000

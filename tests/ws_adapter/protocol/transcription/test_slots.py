@@ -18,7 +18,7 @@ from tests.ws_adapter.support.transcription_conversation import (
     TranscriptionConversation as Talk,
 )
 from ws_adapter.protocol.core.machine import Place
-from ws_adapter.protocol.core.signals import GoingAway, Piece, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Piece, Signal, UnitEnd
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 
@@ -35,7 +35,6 @@ def test_slot_is_taken_at_the_first_effective_commit_silently(talk: Talk) -> Non
     assert talk.client(COMMIT)[0]["type"] == "error"
     talk.client(UPDATE, FINAL, append())
     assert talk.taken == 0
-
     assert talk.client(COMMIT) == []
     assert talk.do(talk.dialect.queued(Place(1, 30.0, "ticket_1", 1, False))) == []
     assert talk.serve() == []
@@ -45,7 +44,6 @@ def test_slot_is_taken_at_the_first_effective_commit_silently(talk: Talk) -> Non
 
 def test_slot_is_kept_for_the_next_utterance(between: Talk) -> None:
     between.wait(29.9)
-
     between.client(COMMIT, append(), FINAL)
     between.wait()
     between.complete()
@@ -71,18 +69,14 @@ def test_slot_is_kept_for_half_a_minute(between: Talk) -> None:
 def test_slot_is_not_kept_while_others_wait(between: Talk, waited: float) -> None:
     between.wait(waited)
     assert between.slot == "held"
-
     between.wait(0.1 * waited, others_wait=True)
-
     assert between.slot == "none"
 
 
 def test_who_has_more_to_say_waits_behind_the_others(begun: Talk) -> None:
     begun.client(FINAL, COMMIT, append(), FINAL)
     begun.complete()
-
     begun.wait(0.0, others_wait=True)
-
     assert (begun.slot, begun.taken, begun.left) == ("wanted", 2, 1)
     begun.serve()
     assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
@@ -90,13 +84,11 @@ def test_who_has_more_to_say_waits_behind_the_others(begun: Talk) -> None:
 
 def test_utterance_keeps_its_slot_while_others_wait(begun: Talk) -> None:
     begun.wait(20.0, others_wait=True)
-
     assert begun.slot == "held"
 
 
 def test_slot_is_kept_after_a_failure_too(begun: Talk) -> None:
     begun.finish(1, end=UnitEnd.FAILED)
-
     begun.wait(29.0)
     assert begun.slot == "held"
     begun.wait(1.0)
@@ -106,7 +98,6 @@ def test_slot_is_kept_after_a_failure_too(begun: Talk) -> None:
 def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT)
     talk.grant()
-
     assert talk.client(FINAL) == [EMPTY]
     talk.client(COMMIT, append())
     talk.wait()
@@ -119,7 +110,6 @@ def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance(talk
 def test_worker_lost_before_it_was_ready_is_replaced(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
     talk.grant()
-
     talk.dialect.displaced()
     talk.slot = "wanted"
     talk.serve()
@@ -132,7 +122,6 @@ def test_slot_that_is_replaced_when_nothing_is_left_to_say_is_given_back(talk: T
     talk.client(UPDATE, COMMIT)
     talk.grant()
     talk.client(FINAL)
-
     talk.dialect.displaced()
     talk.slot = "wanted"
     talk.grant()
@@ -145,7 +134,6 @@ def test_slot_that_is_replaced_when_nothing_is_left_to_say_is_given_back(talk: T
 
 def test_open_utterance_without_audio_is_finished_after_half_a_minute(begun: Talk) -> None:
     begun.finish(1, " good", sampled=3)
-
     assert begun.wait(29.999) == []
     assert begun.wait(0.001) == []
     assert begun.runs[-1].ends
@@ -160,53 +148,46 @@ def test_open_utterance_without_audio_is_finished_after_half_a_minute(begun: Tal
 
 def test_idle_utterance_without_any_audio_is_empty(talk: Talk) -> None:
     talk.begin(0.0)
-
     assert codes(talk.wait(30.0)) == ["transcription.done", "idle_timeout"]
-
     assert talk.heard == []
     assert talk.sent[-2] == EMPTY
 
 
-@pytest.mark.parametrize("event", [append(0.01), FINAL])
-def test_append_and_effective_commit_count(begun: Talk, event: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("event", "counts"),
+    [
+        *((event, True) for event in (append(0.01), FINAL)),
+        *((event, False) for event in (COMMIT, UPDATE, {"type": "x"}, {**append(), "audio": "?"})),
+    ],
+)
+def test_append_and_effective_commit_alone_move_the_idle_clock(
+    begun: Talk, event: dict[str, object], counts: bool
+) -> None:
     begun.wait(29.0)
-
-    begun.client(event)
-
-    assert begun.wait(29.0) == []
-    assert "idle_timeout" not in codes(begun.complete())
-
-
-@pytest.mark.parametrize("event", [COMMIT, UPDATE, {"type": "x"}, {**append(), "audio": "?"}])
-def test_nothing_else_counts(begun: Talk, event: dict[str, object]) -> None:
-    begun.wait(29.0)
-
     begun.client(event)
     begun.wait(1.0)
-
-    assert begun.runs[-1].ends
+    assert begun.runs[-1].ends is (not counts or event is FINAL)
+    if counts:
+        assert begun.wait(28.0) == []
+        assert "idle_timeout" not in codes(begun.complete())
 
 
 def test_waiting_for_a_slot_is_not_idleness(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
-
     assert talk.wait(600.0) == []
     talk.serve()
-
     assert talk.wait(29.9) == []
     assert not any(run.ends for run in talk.runs)
 
 
 def test_utterance_that_has_its_final_commit_is_not_idle(begun: Talk) -> None:
     begun.client(FINAL)
-
     assert begun.wait(120.0) == []
     assert codes(begun.complete()) == ["transcription.done"]
 
 
 def test_long_utterance_has_no_limit(talk: Talk) -> None:
     talk.begin(0.0)
-
     for _ in range(3600):
         talk.client(append())
         talk.wait(1.0)
@@ -219,13 +200,10 @@ def test_long_utterance_has_no_limit(talk: Talk) -> None:
 
 
 UNSERVED = [
-    (VERDICTS[Reason.QUEUE_FULL], "queue_full"),
-    (VERDICTS[Reason.NO_FREE_SLOT], "queue_full"),
-    (errors.QUEUE_TIMEOUT, "queue_full"),
-    (errors.QUEUE_CANCELLED, "queue_full"),
+    *((VERDICTS[reason], "queue_full") for reason in (Reason.QUEUE_FULL, Reason.NO_FREE_SLOT)),
+    *((verdict, "queue_full") for verdict in (errors.QUEUE_TIMEOUT, errors.QUEUE_CANCELLED)),
     (errors.NO_WORKER, "service_unavailable"),
-    (VERDICTS[Reason.LOADING], "service_unavailable"),
-    (VERDICTS[Reason.DRAINING], "service_unavailable"),
+    *((VERDICTS[reason], "service_unavailable") for reason in (Reason.LOADING, Reason.DRAINING)),
 ]
 
 
@@ -234,7 +212,6 @@ def test_without_a_slot_the_audio_is_kept_and_the_client_commits_again(
     talk: Talk, verdict: Verdict, code: str
 ) -> None:
     talk.client(UPDATE, append(0.5), COMMIT, append(0.5))
-
     talk.slot = "none"
     (error,) = talk.do(talk.dialect.refused(verdict))
 
@@ -250,16 +227,13 @@ def test_without_a_slot_a_whole_utterance_can_be_committed_by_its_final_again(ta
     talk.client(UPDATE, append(), FINAL)
     talk.slot = "none"
     talk.do(talk.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))
-
     assert talk.client(FINAL) == []
     talk.serve()
-
     assert talk.complete("x") == [delta("x"), done("x", completion=1)]
 
 
 def test_without_a_slot_what_was_committed_ahead_tries_in_turn(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append(level=1), FINAL, COMMIT, append(level=2), FINAL, append(level=3))
-
     for _ in range(2):
         talk.slot = "none"
         assert codes(talk.do(talk.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))) == ["queue_full"]
@@ -273,20 +247,15 @@ def test_without_a_slot_what_was_committed_ahead_tries_in_turn(talk: Talk) -> No
 def test_worker_that_cannot_be_reached_fails_the_utterance(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
     talk.slot = "none"
-
     assert codes(talk.do(talk.dialect.refused(errors.CONNECT_FAILED))) == ["processing_error"]
-
     assert talk.client(append(), FINAL) == [], "SKIPPING"
     assert talk.dialect.held_bytes == 0
     assert talk.slot == "none"
 
 
 THEIRS = [
-    Reason.AUDIO_INVALID,
-    Reason.IMAGE_INVALID,
-    Reason.PARAMS_INVALID,
-    Reason.CONTENT_UNSUPPORTED,
-    Reason.INPUT_TOO_LONG,
+    *(Reason.AUDIO_INVALID, Reason.IMAGE_INVALID, Reason.PARAMS_INVALID),
+    *(Reason.CONTENT_UNSUPPORTED, Reason.INPUT_TOO_LONG),
 ]
 
 
@@ -296,24 +265,16 @@ THEIRS = [
 )
 def test_failed_unit_fails_its_utterance_once(begun: Talk, reason: Reason, code: str) -> None:
     begun.client(append(), append())
-
     assert codes(begun.finish(1, end=UnitEnd.FAILED, failure=reason)) == [code]
     assert begun.finish(2, end=UnitEnd.FAILED, failure=reason) == []
-
     assert begun.cancelled == [3]
     assert begun.slot == "held"
     assert begun.closed is None
 
 
 LOST = [
-    Reason.KV_EXHAUSTED,
-    Reason.UNIT_TIMEOUT,
-    Reason.ENGINE_FATAL,
-    Reason.WORKER_LOST,
-    Reason.LEASE_REVOKED,
-    Reason.CONFIG_INVALID,
-    Reason.MODE_UNSUPPORTED,
-    *sorted(errors.DEFECTS),
+    *(Reason.KV_EXHAUSTED, Reason.UNIT_TIMEOUT, Reason.ENGINE_FATAL, Reason.WORKER_LOST),
+    *(Reason.LEASE_REVOKED, Reason.CONFIG_INVALID, Reason.MODE_UNSUPPORTED, *sorted(errors.DEFECTS)),
 ]
 
 
@@ -332,9 +293,7 @@ def test_failed_session_fails_the_utterance_and_not_the_socket(begun: Talk, reas
 
 def test_failed_session_goes_on_with_what_is_committed_ahead(begun: Talk) -> None:
     begun.client(FINAL, COMMIT, append(), FINAL)
-
     assert codes(begun.fail(Reason.WORKER_LOST)) == ["processing_error"]
-
     assert begun.slot == "wanted"
     begun.serve()
     assert codes(begun.complete()) == ["transcription.done"]
@@ -344,7 +303,6 @@ def test_model_that_the_worker_does_not_have() -> None:
     talk = Talk(catalogue=None)
     talk.client({"type": "session.update", "model": "whisper-9"}, COMMIT, append())
     talk.grant()
-
     (error,) = talk.fail(Reason.MODEL_NOT_FOUND)
 
     assert error["code"] == "model_not_found"
@@ -355,7 +313,6 @@ def test_model_that_the_worker_does_not_have() -> None:
 @pytest.mark.parametrize("reason", [Reason.SESSION_LIMIT, Reason.IDLE_TIMEOUT])
 def test_worker_whose_patience_ends_finishes_the_utterance(begun: Talk, reason: Reason) -> None:
     begun.finish(1, " good")
-
     assert codes(begun.fail(reason)) == ["transcription.done", "idle_timeout"]
 
     assert begun.sent[-2] == done(" good", completion=1)
@@ -365,10 +322,11 @@ def test_worker_whose_patience_ends_finishes_the_utterance(begun: Talk, reason: 
     assert begun.runs[0].ends
 
 
-def test_worker_that_is_lost_between_utterances_is_not_missed(between: Talk) -> None:
-    assert between.fail(Reason.WORKER_LOST) == []
-
+@pytest.mark.parametrize("signal", [Failed(Reason.WORKER_LOST), GoingAway(20.0)], ids=["lost", "leaves"])
+def test_worker_that_goes_between_utterances_is_not_missed(between: Talk, signal: Signal) -> None:
+    assert between.worker(signal) == []
     assert between.slot == "none"
+    assert between.wait(30.0) == []
     between.client(COMMIT, append())
     between.serve()
     assert between.samples == 32_000
@@ -378,7 +336,6 @@ def test_worker_that_is_lost_between_utterances_is_not_missed(between: Talk) -> 
 def test_full_context_ends_the_utterance_with_what_was_heard(begun: Talk, is_ended: bool) -> None:
     if is_ended:
         begun.client(FINAL)
-
     told = begun.worker(Piece(1, " good", b"")) + begun.finish(1, end=UnitEnd.CONTEXT_FULL, sampled=7)
 
     assert codes(told) == ["transcription.delta", "transcription.done", "context_full"]
@@ -390,10 +347,8 @@ def test_full_context_ends_the_utterance_with_what_was_heard(begun: Talk, is_end
 
 def test_full_context_goes_on_with_what_is_committed_ahead(begun: Talk) -> None:
     begun.client(FINAL, COMMIT, append())
-
     begun.worker(Piece(1, " good", b""))
     begun.finish(1, end=UnitEnd.CONTEXT_FULL)
-
     assert (begun.slot, begun.left) == ("wanted", 1)
     begun.serve()
     assert begun.runs[0].begins
@@ -403,7 +358,6 @@ def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other(begun: Talk
     begun.worker(GoingAway(20.0))
     begun.client(append(), FINAL, COMMIT, append(), FINAL)
     assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
-
     begun.wait()
 
     assert (begun.slot, begun.left) == ("wanted", 1)
@@ -413,23 +367,14 @@ def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other(begun: Talk
     assert codes(begun.complete("y")) == ["transcription.delta", "transcription.done"]
 
 
-def test_worker_that_leaves_is_let_go_between_utterances(between: Talk) -> None:
-    assert between.worker(GoingAway(20.0)) == []
-
-    assert between.slot == "none"
-    assert between.wait(30.0) == []
-
-
 @pytest.mark.parametrize("is_early", [False, True])
 def test_utterance_that_outlasts_a_leaving_worker_closes_without_an_event(
     begun: Talk, is_early: bool
 ) -> None:
     begun.worker(GoingAway(20.0))
-
     begun.wait(19.9)
     assert begun.closed is None
     assert (begun.fail(Reason.DRAINING) if is_early else begun.wait(0.1)) == []
-
     assert begun.closed is not None
     assert begun.closed.code == 1012
 
@@ -439,7 +384,6 @@ def test_shutdown_closes_without_an_event(talk: Talk, is_busy: bool) -> None:
     if is_busy:
         talk.begin()
     assert talk.dialect.is_waiting is not is_busy
-
     assert talk.do(talk.dialect.shut_down()) == []
 
     assert talk.closed is not None
@@ -461,7 +405,6 @@ def test_session_that_the_server_ends_is_told_why_once(
     begun: Talk, verdict: Verdict | None, code: str, close: int
 ) -> None:
     told = begun.do(begun.dialect.ended(verdict) if verdict else begun.dialect.slow_consumer())
-
     assert codes(told) == [code]
     assert begun.closed is not None
     assert begun.closed.code == close
@@ -474,16 +417,8 @@ def test_nothing_follows_a_disconnect(begun: Talk) -> None:
     assert begun.finish(1, " late") == []
     assert begun.client(FINAL) == []
     dialect, now = begun.dialect, begun.now
-    for actions in (
-        dialect.binary_frame(now),
-        dialect.congested(False, now),
-        dialect.withdrawn([]),
-        dialect.granted(now),
-        dialect.refused(errors.NO_WORKER),
-        dialect.tick(now + 60, others_wait=True),
-        dialect.slow_consumer(),
-        dialect.ended(errors.KEY_WITHDRAWN),
-        dialect.shut_down(),
-    ):
-        assert actions == []
+    assert dialect.binary_frame(now) == dialect.congested(False, now) == dialect.withdrawn([]) == []
+    assert dialect.granted(now) == dialect.refused(errors.NO_WORKER) == []
+    assert dialect.tick(now + 60, others_wait=True) == dialect.slow_consumer() == []
+    assert dialect.ended(errors.KEY_WITHDRAWN) == dialect.shut_down() == []
     assert dialect.deadline is None

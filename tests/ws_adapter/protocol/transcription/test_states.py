@@ -37,7 +37,6 @@ def test_created_comes_first_and_nothing_is_asked_for(talk: Talk) -> None:
 @pytest.mark.parametrize("commit", [COMMIT, FINAL])
 def test_no_model_commit_is_refused_and_audio_kept(talk: Talk, commit: dict[str, object]) -> None:
     talk.client(append())
-
     (error,) = talk.client(commit)
 
     assert error["code"] == "model_not_validated"
@@ -63,7 +62,6 @@ def test_ready_commit_opens_with_the_kept_audio_first(talk: Talk) -> None:
     assert talk.client(UPDATE, append(level=1)) == []
     assert talk.slot == "none"
     talk.client(COMMIT, append(level=2))
-
     talk.serve()
 
     assert talk.samples == 32_000
@@ -72,18 +70,9 @@ def test_ready_commit_opens_with_the_kept_audio_first(talk: Talk) -> None:
     assert not any(run.ends for run in talk.runs)
 
 
-def test_ready_final_with_kept_audio_is_an_utterance(talk: Talk) -> None:
-    assert talk.client(UPDATE, append(), FINAL) == []
-    talk.serve()
-
-    assert [(run.begins, run.ends) for run in talk.runs] == [(True, True)]
-    assert talk.complete(" one") == [delta(" one"), done(" one", completion=1)]
-
-
 def test_ready_final_without_audio_is_ignored_and_has_no_after_effect(talk: Talk) -> None:
     assert talk.client(UPDATE, FINAL, FINAL) == []
     assert talk.slot == "none"
-
     talk.begin()
     assert talk.complete() == []
     assert talk.client(append()) == []
@@ -92,38 +81,15 @@ def test_ready_final_without_audio_is_ignored_and_has_no_after_effect(talk: Talk
 
 def test_ready_update_changes_the_model() -> None:
     talk = Talk(TWO_MODELS)
-
     talk.client(UPDATE, OTHER, COMMIT)
     talk.grant()
-
     assert [setup.model for setup in talk.setups] == ["other"]
-
-
-def test_open_append_waits_for_a_slot_and_is_fed(talk: Talk) -> None:
-    talk.client(UPDATE, COMMIT, append())
-    assert talk.runs == []
-
-    talk.serve()
-    talk.client(append())
-
-    assert [(run.begins, run.ends) for run in talk.runs] == [(True, False), (False, False)]
-
-
-def test_open_commit_is_ignored(begun: Talk) -> None:
-    assert begun.client(COMMIT, COMMIT) == []
-    begun.client(append(), FINAL)
-
-    assert [run.begins for run in begun.runs] == [True, False, False]
-    assert codes(begun.complete()) == ["transcription.done"]
-    assert begun.client(FINAL) == []
 
 
 @pytest.mark.parametrize("more", [4_000, 0], ids=["audio", "nothing"])
 def test_open_final_finishes(talk: Talk, more: int) -> None:
     talk.begin(1.25)
-
     talk.client(*[append(more / 16_000)] * bool(more), FINAL)
-
     assert [len(run.audio) // 4 for run in talk.runs] == [20_000, more]
     assert [run.ends for run in talk.runs] == [False, True]
     assert talk.complete() == [done(completion=2)]
@@ -132,7 +98,6 @@ def test_open_final_finishes(talk: Talk, more: int) -> None:
 def test_open_update_is_for_the_next_utterance() -> None:
     talk = Talk(TWO_MODELS)
     talk.begin()
-
     talk.client(OTHER, FINAL)
     talk.complete()
     talk.client(COMMIT)
@@ -145,10 +110,8 @@ def test_open_update_is_for_the_next_utterance() -> None:
 
 def test_failed_update_never_revokes_an_earlier_one(talk: Talk) -> None:
     talk.client(UPDATE)
-
     assert codes(talk.client({"type": "session.update", "model": "none"})) == ["model_not_found"]
     assert codes(talk.client({"type": "session.update"})) == ["invalid_event"]
-
     assert talk.client(COMMIT) == []
     assert talk.slot == "wanted"
 
@@ -161,29 +124,6 @@ def finishing() -> Talk:
     return talk
 
 
-def test_finishing_append_is_kept_for_the_next_utterance(finishing: Talk) -> None:
-    finishing.client(append(0.5))
-    assert finishing.samples == 16_000
-    finishing.complete()
-    finishing.client(COMMIT, FINAL)
-    finishing.wait()
-
-    assert finishing.samples == 24_000
-    assert [run.begins for run in finishing.runs] == [True, False, True]
-
-
-def test_finishing_commit_is_remembered(finishing: Talk) -> None:
-    assert finishing.client(COMMIT, append()) == []
-    assert finishing.samples == 16_000, "one utterance after another"
-    assert codes(finishing.complete()) == ["transcription.done"]
-    finishing.wait()
-
-    assert finishing.samples == 32_000
-    assert finishing.runs[-1].begins
-    finishing.client(append())
-    assert not any(run.ends for run in finishing.runs[2:])
-
-
 @pytest.mark.parametrize("events", [(COMMIT, append(), FINAL), (append(), FINAL)], ids=["open", "kept"])
 def test_finishing_final_ends_the_next_utterance(
     finishing: Talk, events: tuple[dict[str, object], ...]
@@ -191,16 +131,8 @@ def test_finishing_final_ends_the_next_utterance(
     finishing.client(*events)
     finishing.complete()
     finishing.wait()
-
     assert (finishing.runs[-1].begins, finishing.runs[-1].ends) == (True, True)
     assert codes(finishing.complete()) == ["transcription.done"]
-
-
-def test_finishing_final_without_audio_is_ignored(finishing: Talk) -> None:
-    assert finishing.client(FINAL, FINAL) == []
-
-    assert codes(finishing.complete()) == ["transcription.done"]
-    assert finishing.wait(1.0) == []
 
 
 def test_finishing_update_is_for_what_is_committed_after_it(finishing: Talk) -> None:
@@ -232,7 +164,6 @@ def test_utterances_ahead_are_bounded(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append(), FINAL)
     for _ in range(MOST_AHEAD):
         assert talk.client(COMMIT, FINAL) == []
-
     (error,) = talk.client(COMMIT)
 
     assert error["code"] == "buffer_full"
@@ -253,23 +184,14 @@ def test_skipping_append_is_looked_at_and_discarded(skipping: Talk) -> None:
     assert codes(skipping.client({"type": "input_audio_buffer.append", "audio": "?"})) == ["invalid_audio"]
     assert skipping.client(append(2.0)) == []
     skipping.client(COMMIT, FINAL)
-
     assert skipping.samples == 16_000
     assert skipping.sent[-1] == EMPTY
-
-
-def test_skipping_commit_opens(skipping: Talk) -> None:
-    assert skipping.client(COMMIT, append()) == []
-    skipping.wait()
-
-    assert [run.begins for run in skipping.runs] == [True, True]
 
 
 def test_skipping_final_makes_ready_without_a_reply(skipping: Talk) -> None:
     assert skipping.client(append(), FINAL) == []
     assert skipping.client(append(0.5), FINAL) == []
     skipping.wait()
-
     assert skipping.samples == 24_000
     assert codes(skipping.complete()) == ["transcription.done"]
 
@@ -278,14 +200,12 @@ def test_skipping_update_is_for_the_next_utterance(skipping: Talk) -> None:
     skipping.client(OTHER, COMMIT)
     skipping.wait()
     skipping.serve()
-
     assert [setup.model for setup in skipping.setups] == ["antiphon-mini", "other"]
 
 
 def test_empty_utterance_is_done_without_the_model(talk: Talk) -> None:
     assert talk.client(UPDATE, COMMIT) == []
     assert talk.client(FINAL) == [EMPTY]
-
     assert (talk.taken, talk.left, talk.slot) == (1, 1, "none"), "the place in the queue is given up"
     assert talk.heard == []
 
@@ -294,7 +214,6 @@ def test_empty_utterance_between_others_waits_for_its_turn(begun: Talk) -> None:
     assert begun.client(FINAL, COMMIT, FINAL, COMMIT, append(), FINAL) == []
     assert begun.complete("a") == [delta("a"), done("a", completion=2), EMPTY]
     begun.wait()
-
     assert begun.complete("b") == [delta("b"), done("b", completion=1)]
 
 
@@ -317,7 +236,6 @@ def test_usage_of_an_utterance_is_its_own(talk: Talk) -> None:
     talk.client(FINAL)
     talk.finish(len(talk.runs), end=UnitEnd.TURN, sampled=5)
     assert talk.sent[-1] == done(completion=4 * (len(talk.runs) - 1) + 5)
-
     talk.client(COMMIT, append(), FINAL)
     talk.wait()
     talk.finish(len(talk.runs), end=UnitEnd.TURN, sampled=2)
@@ -329,7 +247,6 @@ def test_late_words_of_a_failed_utterance_are_not_those_of_the_next(talk: Talk) 
     talk.begin(1.0)
     talk.client(append())
     assert len(talk.runs) == 2
-
     assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
     assert talk.cancelled == [2]
     talk.client(COMMIT, append(), FINAL)
@@ -337,16 +254,3 @@ def test_late_words_of_a_failed_utterance_are_not_those_of_the_next(talk: Talk) 
 
     assert talk.finish(2, " late", end=UnitEnd.CANCELLED) == []
     assert talk.finish(3, " new", end=UnitEnd.TURN) == [delta(" new"), done(" new", completion=1)]
-
-
-def test_utterance_that_failed_after_its_final_leaves_the_rest_alone(begun: Talk) -> None:
-    begun.client(FINAL, COMMIT, append(0.5), FINAL, append(0.25))
-
-    assert codes(begun.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
-    begun.wait()
-
-    assert begun.samples == 24_000
-    assert codes(begun.complete()) == ["transcription.done"]
-    begun.client(FINAL)
-    begun.wait()
-    assert begun.samples == 28_000

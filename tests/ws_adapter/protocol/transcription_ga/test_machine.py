@@ -75,7 +75,6 @@ def test_the_first_event_has_the_forms_of_both_protocols() -> None:
 def test_a_session_object_in_the_first_frame_is_openais(first: Event) -> None:
     session = Talk()
     session.client(first)
-
     assert told(session.client({"type": "response.create"})) == ["error:None"]
 
 
@@ -94,7 +93,6 @@ def test_a_session_object_in_the_first_frame_is_openais(first: Event) -> None:
 def test_any_other_first_frame_is_vllms(first: Event | bytes) -> None:
     session = Talk()
     session.client(first)
-
     (refused,) = session.client(update())  # the second frame decides nothing any more
     assert refused["error"] == "Missing required field: model"
 
@@ -120,9 +118,7 @@ def test_what_a_client_commits_becomes_an_item_and_then_words(session: Talk) -> 
 def test_silence_is_no_words_and_is_told(session: Talk) -> None:
     committed(session)
     session.grant()
-
     (completed,) = session.write()
-
     assert (completed["transcript"], completed["usage"]["type"]) == ("", "duration")
 
 
@@ -144,16 +140,13 @@ def test_items_follow_each_other_and_each_gets_its_words(session: Talk) -> None:
 
 def test_without_a_transcriber_there_are_items_and_no_words(session: Talk) -> None:
     session.client(hearing(transcription=None))
-
     assert told(committed(session)) == ITEM
     assert not session.has_slot
 
 
 def test_less_than_100_ms_is_refused(session: Talk) -> None:
     session.client(append(0.09))
-
     (refused,) = session.client({**COMMIT, "event_id": "c"})
-
     assert refused["error"]["code"] == "input_audio_buffer_commit_empty"
     assert "buffer only has 90.00ms" in refused["error"]["message"]
     assert refused["error"]["event_id"] == "c"
@@ -163,7 +156,6 @@ def test_audio_that_has_no_room_is_refused_once_and_what_is_cleared_is_not_heard
     """The attack: whoever never commits would be told so with every piece."""
     for _ in range(4):
         assert session.client(append(30.0, 0.0)) == []
-
     answers = [told(session.client(append(1.0, 0.0))) for _ in range(100)]
 
     assert answers[0] == ["error:input_audio_buffer_full"]
@@ -200,9 +192,7 @@ def test_a_commit_while_somebody_speaks_has_the_announced_id() -> None:
     session = begun(VAD)
     for _ in range(10):
         session.client(append(0.1, 0.3))
-
     committed = session.client(COMMIT)
-
     assert told(session.sent)[2] == "input_audio_buffer.speech_started"
     assert committed[0]["item_id"] == session.sent[2]["item_id"]
 
@@ -227,7 +217,6 @@ def test_settings_without_effect_are_listed(session: Talk) -> None:
     transcription = {"model": "whisper-1", "language": "de", "keywords": ["Bern"]}
     audio = {"input": {"transcription": transcription, "noise_reduction": {"type": "near_field"}}}
     nothing = {"input": {"transcription": None, "noise_reduction": None}}
-
     include = ["item.input_audio_transcription.logprobs"]
     (updated,) = session.client(changed(audio=audio, include=include))
     (plain,) = session.client(changed(audio=nothing, include=None))
@@ -245,15 +234,12 @@ def test_the_model_may_be_named(session: Talk) -> None:
     session.client(hearing(transcription={"model": "antiphon-mini"}))
     committed(session)
     session.grant()
-
     assert session.configured[0].setup == TranscriptionSetup("antiphon-mini")
 
 
 def test_audio_keeps_its_format_once_it_has_come(session: Talk) -> None:
     session.client(append(0.1))
-
     (refused,) = session.client(hearing(format={"type": "audio/pcmu"}))
-
     assert refused["error"]["param"] == "session.audio.input.format"
 
 
@@ -270,7 +256,6 @@ def test_an_item_whose_words_are_lost_says_so_and_the_next_one_is_heard(
     for _ in range(2):
         committed(session)
     session.grant()
-
     (failed,) = [event for event in session.write(**done) if told([event]) != ["delta"]]
 
     assert (told([failed]), failed["error"]["code"]) == (["failed"], code)
@@ -307,7 +292,6 @@ def test_it_ends_in_the_words_of_the_protocol() -> None:
 
 def test_what_waits_is_counted(session: Talk) -> None:
     session.client(append(2.0))
-
     assert session.dialect.held_bytes == pytest.approx(2 * 64_000, rel=0.1)
     session.dialect.disconnected()
     assert session.dialect.held_bytes == 0

@@ -85,7 +85,6 @@ def test_not_an_object(frame: bytes) -> None:
 )
 def test_type(frame: bytes, code: str) -> None:
     found = refusal(frame)
-
     assert (found.code, found.param) == (code, "type")
 
 
@@ -129,14 +128,12 @@ def test_message_tells_of_a_number_out_of_range_and_quotes_nothing_long_or_unpri
 )
 def test_items_are_bounded_so_that_one_frame_cannot_stop_the_others(frame: bytes) -> None:
     found = refusal(frame % (b"[]," * (scan.MAX_ITEMS // 2)))
-
     assert found.code == "invalid_payload"
     assert "at most 8192 items" in found.message
 
 
 def test_longest_prompt_fits_whatever_it_holds() -> None:
     event = DECODER.decode(written({"type": "session.init", "payload": {"system_prompt": "," * 32_768}}))
-
     assert isinstance(event, SessionInit)
     assert event.payload is not None
     assert event.payload.system_prompt == "," * 32_768
@@ -145,7 +142,6 @@ def test_longest_prompt_fits_whatever_it_holds() -> None:
 @pytest.mark.parametrize("space", [" ", "\n", "\r\n", "\t", "\v", "\f"])
 def test_white_space_in_base64_is_removed(space: str) -> None:
     text = space + "AACA" + space + "Pw==" + space
-
     assert decode_audio(text, "f32", "input.audio").samples.tolist() == [1.0]
 
 
@@ -245,7 +241,6 @@ def test_cut_audio_means_the_same(decoder: EventDecoder[Any], event: Any, style:
 )
 def test_usual_appends_are_cut(decoder: EventDecoder[Any], frame: bytes, place: str) -> None:
     found = attrgetter(place)(decoder.decode(frame % LONG.encode()))
-
     assert isinstance(found, CutBase64)
     assert found.data == base64.b64decode(LONG)
 
@@ -291,13 +286,11 @@ def test_traps_mean_the_same(frame: bytes) -> None:
 def test_items_beside_audio_are_bounded_alike() -> None:
     items = [[]] * (scan.MAX_ITEMS // 2)
     found = same_either_way(G3, written({"type": "input.append", "input": {"audio": LONG, "note": items}}))
-
     assert "at most 8192 items" in found[1]
 
 
 def test_audio_that_begins_late_is_found_by_the_whole_parse() -> None:
     event = {"type": "audio_chunk", "frame_base64_list": ["A" * 5000], "audio_base64": LONG}
-
     assert same_either_way(D, written(event))[1]["audio_base64"] == heard(LONG)
 
 
@@ -333,7 +326,6 @@ def test_any_change_to_a_frame_means_the_same(found: tuple[EventDecoder[Any], by
 def test_any_byte_in_the_audio_means_the_same(byte: int, at: int) -> None:
     text = bytearray(LONG.encode())
     text[at] = byte
-
     same_either_way(G2, b'{"type":"input_audio_buffer.append","audio":"%b"}' % bytes(text))
 
 
@@ -341,7 +333,6 @@ def test_token_of_another_frame_is_only_text() -> None:
     event = G3.decode(written({"type": "input.append", "input": {"audio": LONG}}))
     token = str(event.input.audio)
     frame = {"type": "input.append", "input": {"audio": LONG, "input_id": token, "note": [token]}}
-
     assert same_either_way(G3, written(frame))[1]["input"][1]["input_id"] == token
 
 
@@ -361,14 +352,12 @@ def test_sized_audio_is_not_looked_at(
 ) -> None:
     text = base64.b64encode(bytes(samples * width))
     clip = decode_audio(attrgetter(place)(decoder.decode(frame % text, sized_only=True)), encoding, place)
-
     assert (clip.count, clip.undecoded, clip.samples.size) == (samples, samples, 0)
 
 
 @pytest.mark.parametrize("size", [8, 4096])
 def test_sized_audio_may_be_anything(size: int) -> None:
     frame = written({"type": "audio_chunk", "audio_base64": "!" * size})
-
     assert decode_audio(D.decode(frame, sized_only=True).audio_base64, "f32", "a").count == size * 3 // 16
 
 
@@ -532,14 +521,12 @@ def test_audio_equals_plain_json(
 ) -> None:
     event = make(audio, text)
     plain = json.loads(msgspec.json.encode(event))
-
     assert plain[name] == base64.b64encode(audio).decode()
     assert json.loads(encode(event)) == plain
 
 
 def test_encoding_leaves_the_event_as_it_was() -> None:
     event = delta(AudioDelta, kind="audio", audio=b"abcd")
-
     assert encode(event) == encode(event)
 
 
@@ -552,7 +539,6 @@ def test_optional_fields_are_omitted_and_metrics_and_missing_audio_are_not() -> 
 
 def test_large_append_is_decoded() -> None:
     event = DECODER.decode(written({"type": "input.append", "input": {"audio": pcm(60)}}))
-
     assert isinstance(event, InputAppend)
     assert event.input is not None
     assert isinstance(event.input.audio, str)

@@ -249,5 +249,4 @@ def conversing(event: Event) -> Event:
 @given(data=st.data())
 def test_what_the_schema_allows_the_server_takes(dialect: str, data: st.DataObject) -> None:
     fault = refusal(dialect, data.draw(proper_events(dialect)))
-
     assert fault is None, fault

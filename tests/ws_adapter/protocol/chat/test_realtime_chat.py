@@ -88,17 +88,8 @@ def test_created(silent: Jar) -> None:
 
 def test_settings(silent: Jar) -> None:
     prompts = {"system_prompt": "Be brief.", "instructions": "Be long."}
-    voice = {"tts_ref_audio_base64": f32()}
-    silent.activate(
-        {
-            **prompts,
-            "model": "antiphon-mini",
-            "seed": 7,
-            "voice": voice,
-            "use_tts": False,
-            "max_slice_nums": 3,
-        }
-    )
+    others = {"model": "antiphon-mini", "seed": 7, "use_tts": False, "max_slice_nums": 3}
+    silent.activate({**prompts, **others, "voice": {"tts_ref_audio_base64": f32()}})
 
     setup = silent.configured[0].setup
     assert isinstance(setup, ChatSetup)
@@ -185,19 +176,13 @@ def test_answer_at_once(jar: Jar) -> None:
     assert jar.sent[0]["audio"] == base64.b64encode(2 * SPOKEN).decode()
 
 
-def test_speech_is_off_unless_it_is_asked_for(busy: Jar) -> None:
+def test_turn_has_an_id_of_its_own_and_speech_is_off_unless_it_is_asked_for(busy: Jar) -> None:
     assert not busy.turn.speaks
     assert busy.turn.generation == Generation(512, 0.7, 0.8, 1.0)
-    busy.answer()
     busy.client(append(tts={"enabled": True}))
-    busy.next_slot()
-    assert busy.turn.speaks
-
-
-def test_input_id_is_made_up_where_none_is_given(busy: Jar) -> None:
-    busy.client(append())
     first = busy.answer()[-1]
     busy.next_slot()
+    assert busy.turn.speaks
     second = busy.answer()[-1]
     assert first["input_id"].startswith("input_")
     assert len({first["input_id"], second["input_id"], first["response_id"], second["response_id"]}) == 4
@@ -241,23 +226,19 @@ def test_slices_of_the_session_are_reported_once_where_the_model_cuts_no_picture
     assert silent.done()[-1]["unsupported_fields"] == ["image.max_slice_nums"]
 
 
-def test_voice_of_a_turn(busy: Jar) -> None:
+def test_voice_of_a_turn_and_one_that_the_worker_does_not_have(busy: Jar) -> None:
     busy.answer()
     busy.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
     busy.next_slot()
     assert busy.configured[1].setup == ChatSetup(voice=Voice(voice_id="amber"))
     assert "unsupported_fields" not in busy.answer()[-1]
 
-
-def test_voice_of_a_turn_that_the_worker_does_not_have(busy: Jar) -> None:
-    busy.answer()
     busy.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
     busy.grant()
     told = busy.fail(Reason.VOICE_NOT_FOUND)
-
     assert kinds(told) == ["error:invalid_payload", "response.done"]
     assert told[1]["reason"] == "error"
-    assert busy.slots == ["take", "leave", "take", "leave"]
+    assert busy.slots == ["take", "leave"] * 3
     assert busy.closed is None
 
 
@@ -307,12 +288,14 @@ def test_later_turn_that_waits_is_told_so(jar: Jar) -> None:
         jar.next_slot()
 
 
-def test_turns_wait_in_order_at_most_four(jar: Jar) -> None:
+def test_turns_wait_in_order_at_most_four_and_the_time_is_judged_before_the_content(jar: Jar) -> None:
     for number in range(MOST_WAITING + 1):
         assert jar.client(append(input_id=f"in-{number}")) == []
     fifth = jar.client(append(input_id="in-5"))
     assert code_of(fifth) == "invalid_event"
     assert fifth[0]["error"]["input_id"] == "in-5"
+    assert code_of(jar.client({"type": "input.append", "input": {"messages": []}})) == "invalid_event"
+    assert code_of(jar.client(append(streaming="no"))) == "invalid_payload", "its form comes before all"
     answered = []
     for number in range(MOST_WAITING + 1):
         answered.append(jar.answer()[-1]["input_id"])
@@ -321,13 +304,6 @@ def test_turns_wait_in_order_at_most_four(jar: Jar) -> None:
 
     assert answered == [f"in-{number}" for number in range(MOST_WAITING + 1)]
     assert jar.slots == ["take", "leave"] * (MOST_WAITING + 1)
-
-
-def test_time_is_judged_before_content(jar: Jar) -> None:
-    for _ in range(MOST_WAITING + 1):
-        jar.client(append())
-    assert code_of(jar.client(append(streaming="no"))) == "invalid_payload", "its form comes before all"
-    assert code_of(jar.client({"type": "input.append", "input": {"messages": []}})) == "invalid_event"
 
 
 @pytest.mark.parametrize("signal", [Failed(Reason.WORKER_LOST), GoingAway(5.0)], ids=["lost", "leaves"])

@@ -13,12 +13,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
-from antiphon_service.semconv import (
-    JOURNAL_GAPS,
-    JOURNALS_BEHIND,
-    SERVICE_ADAPTER,
-    SERVICE_WORKER,
-)
+from antiphon_service.semconv import JOURNAL_GAPS, JOURNALS_BEHIND, SERVICE_ADAPTER, SERVICE_WORKER
 from tests.cli.support.process import run_cli
 from tests.e2e.conftest import FOLDER, antiphon
 from tests.support.patience import PATIENCE_S

@@ -6,12 +6,7 @@ from pathlib import Path
 from tests.ws_adapter.server.test_origin import status_of
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
-from ws_adapter.pages.files import (
-    FOLDER,
-    LOOK,
-    POLICY,
-    read_files,
-)
+from ws_adapter.pages.files import FOLDER, LOOK, POLICY, read_files
 
 
 async def fetch(

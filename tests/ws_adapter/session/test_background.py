@@ -26,8 +26,7 @@ CREATE = {"type": "response.create"}
 def asking(**transcription: str) -> dict[str, Any]:
     """A session whose client commits, and whose user is transcribed."""
     return update(
-        output_modalities=["text"],
-        audio={"input": {"turn_detection": None, "transcription": transcription}},
+        output_modalities=["text"], audio={"input": {"turn_detection": None, "transcription": transcription}}
     )
 
 

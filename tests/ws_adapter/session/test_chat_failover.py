@@ -94,9 +94,7 @@ async def fails(client: Client) -> None:
 
 
 @pytest.mark.parametrize("dialect", [ws_chat, realtime_chat, realtime, completions])
-async def test_answer_goes_on_behind_its_last_word(
-    dialect: Callable[[Stage], AsyncIterator[str]],
-) -> None:
+async def test_answer_goes_on_behind_its_last_word(dialect: Callable[[Stage], AsyncIterator[str]]) -> None:
     async with backend(CUT, info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
         words = []
         async for word in dialect(home.stage):

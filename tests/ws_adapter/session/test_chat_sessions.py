@@ -46,10 +46,7 @@ class ChatStage:
 async def chatting(info: Any = EVERYTHING, **options: Any) -> AsyncIterator[ChatStage]:
     """An adapter in front of a worker with one slot, which is free at the end."""
     engine = ScriptedEngine(write("Seven."), slots=1, info=info, repeat=True)
-    async with (
-        running_worker(engine, slots=1) as worker,
-        running_adapter(worker.address, **options) as stage,
-    ):
+    async with running_worker(engine, slots=1) as worker, running_adapter(worker.address, **options) as stage:
         yield ChatStage(stage)
         await stage.until(free_slots=1)
 

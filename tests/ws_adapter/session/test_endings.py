@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.long import long
 from tests.support.passing import Passing
-from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker
+from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
 from ws_adapter.server import listener
@@ -70,28 +70,6 @@ async def test_client_that_answers_no_ping_leaves_nothing_behind(
             await until(lambda: all(session.is_closed for session in engine.sessions))
             await stage.until(free_slots=1)
         client.vanish()
-
-
-async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
-    engine = ScriptedEngine(*TALK, repeat=True, slots=2)
-    async with running_worker(engine, slots=2) as worker, running_adapter(worker.address) as stage:
-
-        async def visit(number: int) -> None:
-            async with stage.client() as client:
-                await client.send(INIT)
-                await client.expect_until("session.created")
-                await client.send(append(2.0))
-                await client.expect("listen", "listen")
-                if number % 3 == 0:
-                    client.vanish()
-                elif number % 3 == 1:
-                    await client.send(CLOSE)
-                    await client.rest()
-
-        await asyncio.gather(*(visit(number) for number in range(12)))
-
-        await until(lambda: free_again(engine, 12))
-        await stage.until(free_slots=2)
 
 
 @long
@@ -157,31 +135,3 @@ async def test_session_that_has_not_begun_does_not_end_with_a_worker_that_leaves
             await client.expect("session.created")
 
             assert len(staying.sessions) == 1
-
-
-async def test_one_of_two_workers_goes_away() -> None:
-    leaving, staying = ScriptedEngine(listen(), slots=1), ScriptedEngine(listen(), slots=1)
-    async with (
-        running_worker(leaving, slots=1, drain_timeout_s=2.0) as first,
-        running_worker(staying, slots=1) as second,
-        running_adapter(first.address, second.address) as stage,
-    ):
-        await stage.until(slots=2)
-        async with stage.client() as one, stage.client() as other, stage.client() as late:
-            await one.begin()
-            moved, kept = (one, other) if leaving.sessions else (other, one)
-            await other.begin()
-            await late.expect("session.queued")
-            first.worker.interrupt()
-            await stage.until(workers=1)
-            await moved.send(append())
-            await moved.expect("listen")
-
-            events, code = await moved.end()
-
-            assert [e.get("reason") for e in events] == ["server_shutdown"]
-            assert code == 1012
-            await kept.send(append())
-            await kept.expect("listen")
-            await kept.send(CLOSE)
-            await late.expect_until("session.queue_done")

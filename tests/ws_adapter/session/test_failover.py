@@ -1,6 +1,5 @@
 """Sessions whose worker is lost, hangs or leaves: another worker goes on, and the client need not know."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,6 @@ from tests.support.scrape import scrape
 from tests.support.scripted_engine import (
     EVERYTHING,
     INFO,
-    PATIENCE_S,
     REPLAYING,
     Play,
     RunningWorker,
@@ -206,20 +204,6 @@ async def test_words_of_a_unit_that_was_cut_off_are_told_once() -> None:
         (await next_engine(home, first, 1)).session.release("generate", 1)
         told = await answer(client) + await units(client, 1)
         assert text_of(told) == "Hello there you"
-
-
-async def test_worker_that_drains_hands_its_session_over() -> None:
-    async with backend(*TALK) as home, home.stage.client() as client:
-        await client.begin()
-        told = await units(client, 2)
-        first = home.at
-        home.workers[first].worker.interrupt()
-        await until(lambda: is_held(home.engines[1 - first]))
-        told += await units(client, 3)
-        assert text_of(told) == "Hello there you"
-        assert list(home.engines[1 - first].session.replayed) == [1, 2]
-        async with asyncio.timeout(PATIENCE_S):
-            assert await home.workers[first].run == 0
 
 
 async def test_events_of_ws_duplex_tell_of_the_move() -> None:

@@ -144,9 +144,14 @@ async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None
     assert [event["kind"] for event in line.sent] == ["listen", "listen", "audio"]
 
 
-async def test_congestion_begins_above_the_bound_and_ends_below_it(line: Line) -> None:
+async def test_congestion_begins_above_the_bound_and_what_waits_is_counted_among_all_that_is_in_flight(
+    line: Line,
+) -> None:
     line.is_open.clear()
-    for _ in range(3):
+    line.outbox.put(text())
+    line.outbox.put(audio())
+    assert line.load.inflight_bytes == 128_000 + 2 * 512
+    for _ in range(2):
         line.outbox.put(audio())
     assert line.congestion == []
     line.outbox.put(audio())
@@ -155,16 +160,6 @@ async def test_congestion_begins_above_the_bound_and_ends_below_it(line: Line) -
     await line.outbox.flushed()
 
     assert line.congestion == [True, False]
-
-
-async def test_what_waits_is_counted_among_all_that_is_in_flight(line: Line) -> None:
-    line.is_open.clear()
-    line.outbox.put(audio())
-    line.outbox.put(text())
-    assert line.load.inflight_bytes == 128_000 + 2 * 512
-    line.is_open.set()
-    await line.outbox.flushed()
-
     assert line.load.inflight_bytes == 0
 
 
@@ -204,21 +199,16 @@ async def test_client_that_reads_a_little_is_not_slow(line: Line) -> None:
     assert line.stalls == 0
 
 
-async def test_client_that_reads_nothing_below_the_bound_is_left_alone(line: Line) -> None:
+@pytest.mark.parametrize(("count", "waited_s", "stalls"), [(3, 600, 0), (70, 0, 1)], ids=["few", "overflow"])
+async def test_client_that_reads_nothing_is_slow_at_once_beyond_all_bounds_alone(
+    line: Line, count: int, waited_s: float, stalls: int
+) -> None:
     line.is_open.clear()
-    for _ in range(3):
+    for _ in range(count):
         line.outbox.put(audio())
-    await line.clock.advance(600)
+    await line.clock.advance(waited_s)
     await line.settle()
-    assert line.stalls == 0
-
-
-async def test_overflow_is_slow_at_once(line: Line) -> None:
-    line.is_open.clear()
-    for _ in range(70):
-        line.outbox.put(audio())
-    await line.settle()
-    assert line.stalls == 1
+    assert line.stalls == stalls
 
 
 async def test_end_of_the_connection_leaves_nobody_waiting() -> None:

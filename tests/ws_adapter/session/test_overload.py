@@ -10,7 +10,7 @@ import pytest
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker
 from tests.ws_adapter.support.conversation import Conversation, append, pcm, ready_signal
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation, picture, pictured
-from tests.ws_adapter.support.stage import client_of, running_adapter, until
+from tests.ws_adapter.support.stage import client_of, running_adapter
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire.errors import CloseCode
 from ws_adapter.web import websocket
@@ -58,14 +58,6 @@ def test_answer_keeps_its_place_in_the_order_of_input(talk: Conversation) -> Non
     assert [told["chunk_index"] for told in answers] == [0, 1]
 
 
-def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks(talk: Conversation) -> None:
-    talk.client(append(1))
-    talk.speak(1)
-    assert dropping(talk, append(1)) == []
-    talk.client(append(1))
-    assert talk.finish(2)[0]["metrics"]["dropped_total"] == 1
-
-
 def test_unit_with_a_part_that_was_dropped_does_not_run(talk: Conversation) -> None:
     talk.client(append(0.5))
     assert dropping(talk, append(0.25)) == []
@@ -79,13 +71,6 @@ def test_dropped_rest_is_padded_and_answered(talk: Conversation) -> None:
     assert [is_dropped(told) for told in talk.wait(1.25)] == [True]
     talk.client(append(1))
     assert len(talk.runs) == 1
-
-
-def test_force_listen_of_a_dropped_unit_moves_to_the_next(talk: Conversation) -> None:
-    dropping(talk, append(1, force_listen=True))
-    talk.client(append(1))
-    talk.client(append(1))
-    assert [run.force_listen for run in talk.runs] == [True, False]
 
 
 def test_pictures_of_dropped_input_are_neither_looked_at_nor_held() -> None:
@@ -186,32 +171,6 @@ async def test_input_beyond_what_may_be_in_flight_is_dropped() -> None:
         await client.send(append(1, input_id="in-3"))
         while is_dropped(await client.expect("listen")):  # until the worker has closed the first unit
             await client.send(append(1))
-
-
-async def test_input_of_those_who_wait_is_dropped_at_half_of_what_may_be_in_flight() -> None:
-    engine = ScriptedEngine(hang("generate"), slots=1)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, max_inflight_mib=0.12) as stage:
-            async with stage.client() as talking, stage.client() as waiting:
-                await talking.begin()
-                await waiting.expect("session.queued")
-                await talking.send(append(1, input_id="in-1"))
-                await until(lambda: any(call[:2] == ("generate", 1) for call in engine.session.calls))
-                await waiting.send(
-                    {"type": "session.init", "payload": {}}, append(1), {"type": "no.such.event"}
-                )
-                while (await waiting.next())["type"] != "error":
-                    pass  # places in the queue
-                await talking.send(append(1, input_id="in-2"))
-                engine.session.release("generate", 1)
-                first, second = await talking.expect("listen"), await talking.expect("listen")
-                assert [is_dropped(told) for told in (first, second)] == [False, False]
-                await talking.send({"type": "session.close"})
-                await talking.end()
-                await waiting.expect_until("session.created")
-                engine.session.release("generate", 1)
-                await waiting.send(append(1))
-                assert (await waiting.expect("listen"))["metrics"]["dropped_total"] == 1
 
 
 async def test_input_that_waited_too_long_to_be_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

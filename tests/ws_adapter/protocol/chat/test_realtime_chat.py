@@ -315,17 +315,16 @@ def test_worker_that_goes_between_two_turns_costs_nothing(jar: Jar, signal: Fail
     assert kinds(jar.answer()) == ["text", "response.done"]
 
 
-def test_worker_that_goes_away_ends_its_turn(busy: Jar) -> None:
+@pytest.mark.parametrize("is_in_time", [True, False])
+def test_worker_that_goes_away_ends_its_turn_or_the_session(busy: Jar, is_in_time: bool) -> None:
     busy.worker(GoingAway(5.0))
-    assert kinds(busy.answer()) == ["text", "response.done"]
-    assert busy.closed is None
-
-
-def test_worker_that_has_gone_away_during_a_turn(busy: Jar) -> None:
-    busy.worker(GoingAway(5.0))
-    busy.fail(Reason.SESSION_LIMIT)
-    concluded(busy, 1012, "session.closed")
-    assert busy.sent[-1]["reason"] == "server_shutdown"
+    if is_in_time:
+        assert kinds(busy.answer()) == ["text", "response.done"]
+        assert busy.closed is None
+    else:
+        busy.fail(Reason.SESSION_LIMIT)
+        concluded(busy, 1012, "session.closed")
+        assert busy.sent[-1]["reason"] == "server_shutdown"
 
 
 @pytest.mark.parametrize("reason", [Reason.IMAGE_INVALID, Reason.CONTENT_UNSUPPORTED, Reason.INPUT_TOO_LONG])
@@ -368,13 +367,15 @@ def test_answer_too_long_to_be_sent_at_once(jar: Jar) -> None:
     assert jar.slots == ["take", "leave"]
 
 
+FAILED = "error:inference_error"
+
+
 @pytest.mark.parametrize(
     ("reason", "close", "told"),
     [
-        (Reason.WORKER_LOST, 1011, ["error:inference_error", "session.closed"]),
-        (Reason.ENGINE_FATAL, 1011, ["error:inference_error", "session.closed"]),
-        (Reason.UNIT_TIMEOUT, 1011, ["error:inference_error", "session.closed"]),
-        (Reason.KV_EXHAUSTED, 1013, ["error:inference_error", "session.closed"]),
+        *((reason, 1011, [FAILED, "session.closed"]) for reason in (Reason.WORKER_LOST, Reason.ENGINE_FATAL)),
+        (Reason.UNIT_TIMEOUT, 1011, [FAILED, "session.closed"]),
+        (Reason.KV_EXHAUSTED, 1013, [FAILED, "session.closed"]),
         (Reason.CONFIG_INVALID, 1008, ["error:invalid_payload", "session.closed"]),
         (Reason.MODE_UNSUPPORTED, 1008, ["error:unsupported_mode"]),
         (Reason.SESSION_LIMIT, 1000, ["session.closed"]),
@@ -452,18 +453,19 @@ def test_event_of_another_dialect_is_refused(state: State) -> None:
     assert jar.closed is None
 
 
-@pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED])
-def test_input_before_the_opener(state: State) -> None:
+@pytest.mark.parametrize("state", OPEN)
+def test_input_waits_for_the_opener_and_a_second_opener_is_refused(state: State) -> None:
     jar = in_state(state)
     told = jar.client(append(input_id="in-1"))
-    assert code_of(told) == "not_ready"
-    assert told[0]["error"]["input_id"] == "in-1"
-
-
-@pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE])
-def test_second_opener(state: State) -> None:
-    jar = in_state(state)
-    assert code_of(jar.init()) == "invalid_event"
+    if state in (State.QUEUED, State.CONNECTED):
+        assert code_of(told) == "not_ready"
+        assert told[0]["error"]["input_id"] == "in-1"
+    else:
+        assert told == []
+        assert code_of(jar.init()) == "invalid_event"
+        if state is State.CONFIGURING:
+            jar.ready()
+        assert len(jar.runs) == 1
 
 
 def test_opener_and_input_are_held_in_the_queue() -> None:
@@ -476,13 +478,6 @@ def test_opener_and_input_are_held_in_the_queue() -> None:
     assert len(jar.runs) == 1
 
     assert jar.answer()[-1]["input_id"] == "in-1"
-
-
-def test_input_is_held_while_the_worker_is_configured() -> None:
-    jar = in_state(State.CONFIGURING)
-    assert jar.client(append()) == []
-    jar.ready()
-    assert len(jar.runs) == 1
 
 
 @pytest.mark.parametrize("payload", [None, 7, {"seed": -1}, {"model": "other"}, {"config": {"top_k": 0}}])
@@ -554,12 +549,16 @@ def test_flood_of_events(jar: Jar) -> None:
     concluded(jar, 1008, "error:rate_limited")
 
 
-def test_no_opener_in_time() -> None:
-    jar = Jar(init_timeout_s=20.0)
-    jar.grant()
-    jar.wait(20.0)
-    concluded(jar, 1000, "session.closed")
-    assert jar.sent[-1]["reason"] == "timeout"
+def test_no_opener_in_time_and_a_client_that_does_not_read(jar: Jar) -> None:
+    late = Jar(init_timeout_s=20.0)
+    late.grant()
+    late.wait(20.0)
+    concluded(late, 1000, "session.closed")
+    assert late.sent[-1]["reason"] == "timeout"
+
+    jar.do(jar.machine.slow_consumer())
+    concluded(jar, 1008, "session.closed")
+    assert jar.sent[-1]["reason"] == "slow_consumer"
 
 
 def test_idle_between_turns() -> None:
@@ -590,13 +589,7 @@ def test_server_that_ends(state: State) -> None:
         concluded(jar, 1012, "session.closed")
 
 
-def test_client_that_does_not_read(jar: Jar) -> None:
-    jar.do(jar.machine.slow_consumer())
-    concluded(jar, 1008, "session.closed")
-    assert jar.sent[-1]["reason"] == "slow_consumer"
-
-
-def test_no_room_for_input(jar: Jar) -> None:
+def test_no_room_for_input_or_for_a_voice_in_the_queue(jar: Jar, silent: Jar) -> None:
     told = jar.client(append(input_id="in-1"), drops_input=True)
     assert code_of(told) == "service_unavailable"
     assert told[0]["error"]["input_id"] == "in-1"
@@ -604,8 +597,6 @@ def test_no_room_for_input(jar: Jar) -> None:
     jar.client(append())
     assert len(jar.runs) == 1
 
-
-def test_no_room_for_a_voice_in_the_queue(silent: Jar) -> None:
     silent.client({"type": "session.init", "payload": {"voice": {"ref_audio": f32()}}}, drops_input=True)
     concluded(silent, 1013, "error:service_unavailable")
 

@@ -49,7 +49,7 @@ def asked(jar: ChatJar) -> ChatJar:
 
 
 def test_streamed_answer(asked: ChatJar) -> None:
-    asked.prefilled()
+    asked.prefilled(tokens(input_text=5, input_audio=20, input_vision=2))
     asked.say("Sev")
     asked.say("en.", SPOKEN)
     asked.say("", SPOKEN)
@@ -57,19 +57,13 @@ def test_streamed_answer(asked: ChatJar) -> None:
     asked.done()
 
     audio = base64.b64encode(SPOKEN).decode()
+    done = {"type": "done", "text": "Seven.", "generated_tokens": 4, "input_tokens": 27, "audio_data": None}
     assert asked.sent == [
         {"type": "prefill_done", "input_tokens": 27},
         {"type": "chunk", "text_delta": "Sev", "audio_data": None},
         {"type": "chunk", "text_delta": "en.", "audio_data": audio},
         {"type": "chunk", "text_delta": "", "audio_data": audio},
-        {
-            "type": "done",
-            "text": "Seven.",
-            "generated_tokens": 4,
-            "input_tokens": 27,
-            "audio_data": None,
-            "recording_session_id": "sess_0123456789ab-1",
-        },
+        {**done, "recording_session_id": "sess_0123456789ab-1"},
     ]
     assert asked.closed is not None
     assert (asked.closed.code, asked.closed.reason) == (1000, "done")
@@ -193,15 +187,11 @@ def test_everything_is_honoured(jar: ChatJar) -> None:
     assert (turn.max_slice_nums, turn.use_image_id) == (4, False)
 
 
-def test_tts_template_is_ored_with_enabled(jar: ChatJar) -> None:
-    jar.ask(tts={"enabled": False}, use_tts_template=True)
+def test_template_is_ored_with_enabled_and_unknown_fields_are_not_looked_at(jar: ChatJar) -> None:
+    unknown = {"type": 7, "model": None, "session_id": "x", "messages": [{**USER, "name": 3}]}
+    jar.ask(tts={"enabled": False}, use_tts_template=True, **unknown)
     assert jar.turn.speaks
     assert jar.turn.use_tts_template
-
-
-def test_type_and_unknown_fields_are_not_looked_at(jar: ChatJar) -> None:
-    jar.ask(type=7, model=None, session_id="x", messages=[{**USER, "name": 3}])
-    assert len(jar.runs) == 1
 
 
 def test_only_the_first_frame_counts(asked: ChatJar) -> None:
@@ -218,13 +208,8 @@ def test_only_the_first_frame_counts(asked: ChatJar) -> None:
 
 def test_picture_and_clip(jar: ChatJar) -> None:
     picture = pictured()
-    jar.ask(
-        user(
-            {"type": "text", "text": "What is this?"},
-            {"type": "image", "data": picture},
-            {"type": "audio", "data": f32(0.5), "sample_rate": 16_000},
-        )
-    )
+    said = {"type": "audio", "data": f32(0.5), "sample_rate": 16_000}
+    jar.ask(user({"type": "text", "text": "What is this?"}, {"type": "image", "data": picture}, said))
 
     text, image, clip = jar.turn.messages[0].parts
     assert text == "What is this?"
@@ -235,13 +220,9 @@ def test_picture_and_clip(jar: ChatJar) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "data:video/mp4;base64,"])
 @pytest.mark.parametrize("head", [b"\0\0\0\x10ftypisom", b"\0\0\0\x08wide", b"\x1aE\xdf\xa3\x01"])
-def test_video_is_passed_on_as_it_is(head: bytes, prefix: str) -> None:
-    data = prefix + base64.b64encode(head + bytes(99)).decode()
-    jar = ChatJar()
-    jar.ask(
-        user({"type": "video", "data": data}, {"type": "video", "data": data, "stack_frames": 3}),
-        omni_mode=True,
-    )
+def test_video_is_passed_on_as_it_is(jar: ChatJar, head: bytes, prefix: str) -> None:
+    video = {"type": "video", "data": prefix + base64.b64encode(head + bytes(99)).decode()}
+    jar.ask(user(video, {**video, "stack_frames": 3}), omni_mode=True)
 
     assert jar.turn.messages[0].parts == (Video(head + bytes(99)), Video(head + bytes(99), 3))
     assert jar.turn.omni_mode
@@ -450,16 +431,15 @@ def test_no_json(jar: ChatJar, frame: bytes) -> None:
     refused(jar, code="invalid_json", close=1003)
 
 
-def test_binary_frame(jar: ChatJar) -> None:
+def test_binary_frame_is_refused_and_invalid_utf8_closed_without_an_event(jar: ChatJar) -> None:
+    broken = ChatJar()
     jar.do(jar.machine.binary_frame(jar.now))
     refused(jar, code="invalid_frame", close=1003)
 
-
-def test_invalid_utf8_is_closed_without_an_event(jar: ChatJar) -> None:
-    jar.client(b'{"messages":"\xff"}')
-    assert jar.sent == []
-    assert jar.closed is not None
-    assert jar.closed.code == 1007
+    broken.client(b'{"messages":"\xff"}')
+    assert broken.sent == []
+    assert broken.closed is not None
+    assert broken.closed.code == 1007
 
 
 def test_flood_of_frames(asked: ChatJar) -> None:
@@ -484,32 +464,28 @@ def test_large_request_is_read_beside_the_event_loop() -> None:
     assert jar.machine.held_bytes == LARGE_FRAME
 
 
-def test_large_request_that_is_refused() -> None:
-    jar = ChatJar(read_now=False)
-    jar.client(request({"role": "user", "content": "x" * LARGE_FRAME}, streaming=7))
-    jar.read()
-    refused(jar, code="invalid_payload", close=1008, told="streaming")
+def test_large_request_that_is_refused_and_client_that_goes_while_its_request_is_read() -> None:
+    large = {"role": "user", "content": "x" * LARGE_FRAME}
+    wrong, gone = ChatJar(read_now=False), ChatJar(read_now=False)
+    wrong.client(request(large, streaming=7))
+    wrong.read()
+    refused(wrong, code="invalid_payload", close=1008, told="streaming")
+
+    gone.client(request(large))
+    gone.machine.disconnected()
+    assert gone.read() == []
+    assert gone.slots == []
 
 
-def test_client_that_goes_while_its_request_is_read() -> None:
-    jar = ChatJar(read_now=False)
-    jar.client(request({"role": "user", "content": "x" * LARGE_FRAME}))
-    jar.machine.disconnected()
-    assert jar.read() == []
-    assert jar.slots == []
-
-
-def test_no_request_in_time() -> None:
-    jar = ChatJar(init_timeout_s=20.0)
+def test_request_has_to_come_in_time_and_then_there_is_no_limit() -> None:
+    jar, asked = ChatJar(init_timeout_s=20.0), ChatJar()
     assert jar.wait(19.9) == []
     jar.wait(0.1)
     refused(jar, code="init_timeout", close=1008, told="within 20 s")
 
-
-def test_no_time_limit_once_the_request_is_there(jar: ChatJar) -> None:
-    jar.client(request())
-    assert jar.wait(10_000.0) == []
-    assert jar.machine.deadline is None
+    asked.client(request())
+    assert asked.wait(10_000.0) == []
+    assert asked.machine.deadline is None
 
 
 def test_no_room(jar: ChatJar) -> None:
@@ -517,19 +493,20 @@ def test_no_room(jar: ChatJar) -> None:
     refused(jar, code="service_unavailable", close=1013)
 
 
+INVALID_SETTINGS = (Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND, Reason.CONFIG_INVALID)
+LOST = (
+    *(Reason.UNIT_TIMEOUT, Reason.ENGINE_FATAL, Reason.WORKER_LOST, Reason.LEASE_REVOKED),
+    Reason.MESSAGE_TOO_LARGE,
+)
+
+
 @pytest.mark.parametrize(
     ("reason", "code", "close"),
     [
         (Reason.MODE_UNSUPPORTED, "unsupported_mode", 1008),
-        (Reason.MODEL_NOT_FOUND, "invalid_payload", 1008),
-        (Reason.VOICE_NOT_FOUND, "invalid_payload", 1008),
-        (Reason.CONFIG_INVALID, "invalid_payload", 1008),
+        *((reason, "invalid_payload", 1008) for reason in INVALID_SETTINGS),
         (Reason.KV_EXHAUSTED, "inference_error", 1013),
-        (Reason.UNIT_TIMEOUT, "inference_error", 1011),
-        (Reason.ENGINE_FATAL, "inference_error", 1011),
-        (Reason.WORKER_LOST, "inference_error", 1011),
-        (Reason.LEASE_REVOKED, "inference_error", 1011),
-        (Reason.MESSAGE_TOO_LARGE, "inference_error", 1011),
+        *((reason, "inference_error", 1011) for reason in LOST),
     ],
 )
 @pytest.mark.parametrize("state", [State.PREFILL, State.GENERATE])
@@ -543,23 +520,18 @@ def test_worker_that_fails(asked: ChatJar, reason: Reason, code: str, close: int
 FIELD = "messages[0].content[1]"
 
 
-@pytest.mark.parametrize(
-    ("failure", "code", "close"),
-    [
-        ({"failure": Reason.AUDIO_INVALID}, "invalid_payload", 1008),
-        ({"failure": Reason.IMAGE_INVALID}, "invalid_payload", 1008),
-        ({"failure": Reason.VIDEO_INVALID}, "invalid_payload", 1008),
-        ({"failure": Reason.PARAMS_INVALID}, "invalid_payload", 1008),
-        ({"failure": Reason.CONTENT_UNSUPPORTED}, "invalid_payload", 1008),
-        ({"failure": Reason.INPUT_TOO_LONG}, "invalid_payload", 1008),
-        ({"failure": Reason.INFERENCE_FAILED}, "inference_error", 1011),
-        ({"end": UnitEnd.CANCELLED}, "inference_error", 1011),
-    ],
-    ids=lambda value: str(next(iter(value.values()))) if isinstance(value, dict) else "",
+INVALID_INPUT = (
+    *(Reason.AUDIO_INVALID, Reason.IMAGE_INVALID, Reason.VIDEO_INVALID, Reason.PARAMS_INVALID),
+    *(Reason.CONTENT_UNSUPPORTED, Reason.INPUT_TOO_LONG),
 )
-def test_turn_that_fails(asked: ChatJar, failure: Event, code: str, close: int) -> None:
-    asked.done(**{"end": UnitEnd.FAILED, "finish": None, **failure})
-    refused(asked, code=code, close=close)
+
+
+@pytest.mark.parametrize("reason", [*INVALID_INPUT, Reason.INFERENCE_FAILED, None])
+def test_turn_that_fails(asked: ChatJar, reason: Reason | None) -> None:
+    asked.done(UnitEnd.FAILED if reason else UnitEnd.CANCELLED, None, failure=reason)
+    is_invalid = reason in INVALID_INPUT
+    code = "invalid_payload" if is_invalid else "inference_error"
+    refused(asked, code=code, close=1008 if is_invalid else 1011)
 
 
 @pytest.mark.parametrize(
@@ -568,7 +540,6 @@ def test_turn_that_fails(asked: ChatJar, failure: Event, code: str, close: int) 
         (Reason.VIDEO_INVALID, "video", "is cut short", "is cut short"),
         (Reason.CONTENT_UNSUPPORTED, "image", "", "the model cannot take"),
     ],
-    ids=["video", "part"],
 )
 def test_turn_that_fails_by_a_part_says_which_and_why(
     asked: ChatJar, reason: Reason, part: str, problem: str, told: str
@@ -577,17 +548,16 @@ def test_turn_that_fails_by_a_part_says_which_and_why(
     refused(asked, code="invalid_payload", close=1008, told=f"{FIELD}.{part}: {told}")
 
 
-def test_worker_that_goes_away_lets_the_turn_end(asked: ChatJar) -> None:
+@pytest.mark.parametrize("is_in_time", [True, False])
+def test_worker_that_goes_away_ends_its_turn_or_the_session(asked: ChatJar, is_in_time: bool) -> None:
     asked.worker(GoingAway(5.0))
-    asked.say("Seven.")
-    asked.done()
-    assert asked.sent[-1]["type"] == "done"
-
-
-def test_worker_that_has_gone_away(asked: ChatJar) -> None:
-    asked.worker(GoingAway(5.0))
-    asked.fail(Reason.SESSION_LIMIT)
-    refused(asked, code="service_unavailable", close=CloseCode.SERVICE_RESTART)
+    if is_in_time:
+        asked.say("Seven.")
+        asked.done()
+        assert asked.sent[-1]["type"] == "done"
+    else:
+        asked.fail(Reason.SESSION_LIMIT)
+        refused(asked, code="service_unavailable", close=CloseCode.SERVICE_RESTART)
 
 
 @pytest.mark.parametrize(("step", "close"), [("silent", 1013), ("asked", 1013), ("answered", 1012)])
@@ -600,16 +570,9 @@ def test_server_that_ends(jar: ChatJar, step: str, close: int) -> None:
     refused(jar, code="service_unavailable", close=close)
 
 
-def test_client_that_does_not_read(asked: ChatJar) -> None:
+def test_client_that_does_not_read_and_key_that_is_withdrawn(asked: ChatJar) -> None:
+    silent = ChatJar()
     asked.do(asked.machine.slow_consumer())
     refused(asked, code="slow_consumer", close=1008)
-
-
-def test_key_that_is_withdrawn(jar: ChatJar) -> None:
-    jar.do(jar.machine.ended(errors.KEY_WITHDRAWN))
-    refused(jar, code="unauthorized", close=3000)
-
-
-def test_tokens_of_all_kinds_count_as_input(asked: ChatJar) -> None:
-    asked.prefilled(tokens(input_text=5, input_audio=20, input_vision=64))
-    assert asked.sent == [{"type": "prefill_done", "input_tokens": 89}]
+    silent.do(silent.machine.ended(errors.KEY_WITHDRAWN))
+    refused(silent, code="unauthorized", close=3000)

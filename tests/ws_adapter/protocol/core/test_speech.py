@@ -22,10 +22,7 @@ def heard(scores: list[float], threshold: float = 0.5) -> list[Edge]:
 
 def test_speech_starts_with_its_first_window_and_stops_with_the_first_of_silence() -> None:
     scores = [0.1] * 10 + [0.9] * 20 + [0.1] * 10
-    assert heard(scores) == [
-        Started(10 * WINDOW, 13 * WINDOW),
-        Stopped(30 * WINDOW, (30 + SILENCE) * WINDOW),
-    ]
+    assert heard(scores) == [Started(10 * WINDOW, 13 * WINDOW), Stopped(30 * WINDOW, (30 + SILENCE) * WINDOW)]
 
 
 def test_clicks_gaps_pauses_and_a_little_below_the_threshold_change_nothing() -> None:

@@ -4,13 +4,7 @@ import pytest
 
 from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import ready_signal
-from ws_adapter.protocol.core.actions import (
-    CancelUnits,
-    LeaveSlot,
-    OpenWorkerSession,
-    RunSegment,
-    TakeSlot,
-)
+from ws_adapter.protocol.core.actions import CancelUnits, LeaveSlot, OpenWorkerSession, RunSegment, TakeSlot
 from ws_adapter.protocol.core.config import TranscriptionSetup
 from ws_adapter.protocol.core.machine import Transcribe
 from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Piece, Signal, UnitDone, UnitEnd

@@ -8,17 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ws_adapter.support.transcription_conversation import (
-    COMMIT,
-    FINAL,
-    UPDATE,
-    append,
-    codes,
-    pcm16,
-)
-from tests.ws_adapter.support.transcription_conversation import (
-    TranscriptionConversation as Talk,
-)
+from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL, UPDATE, append, codes, pcm16
+from tests.ws_adapter.support.transcription_conversation import TranscriptionConversation as Talk
 from ws_adapter.protocol.core.signals import UnitEnd
 from ws_adapter.protocol.transcription.utterance import BYTES_PER_S, LARGEST_BYTES
 

@@ -14,9 +14,7 @@ from tests.ws_adapter.support.transcription_conversation import (
     delta,
     done,
 )
-from tests.ws_adapter.support.transcription_conversation import (
-    TranscriptionConversation as Talk,
-)
+from tests.ws_adapter.support.transcription_conversation import TranscriptionConversation as Talk
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Piece, Signal, UnitEnd
 from ws_adapter.protocol.wire import errors

@@ -16,9 +16,7 @@ from tests.ws_adapter.support.transcription_conversation import (
     delta,
     done,
 )
-from tests.ws_adapter.support.transcription_conversation import (
-    TranscriptionConversation as Talk,
-)
+from tests.ws_adapter.support.transcription_conversation import TranscriptionConversation as Talk
 from ws_adapter.protocol.core.signals import Piece, UnitEnd
 from ws_adapter.protocol.transcription.utterance import MOST_AHEAD
 

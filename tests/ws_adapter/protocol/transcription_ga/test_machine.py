@@ -13,13 +13,8 @@ from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.support.states import read_states
 from tests.ws_adapter.support.realtime_ga_conversation import append
-from tests.ws_adapter.support.transcription_ga_conversation import (
-    TranscriptionGaConversation as Talk,
-)
-from tests.ws_adapter.support.transcription_ga_conversation import (
-    told,
-    update,
-)
+from tests.ws_adapter.support.transcription_ga_conversation import TranscriptionGaConversation as Talk
+from tests.ws_adapter.support.transcription_ga_conversation import told, update
 from ws_adapter.protocol.core.config import TranscriptionSetup
 from ws_adapter.protocol.core.signals import UnitEnd
 from ws_adapter.protocol.wire import errors

@@ -70,24 +70,16 @@ def test_input_that_was_answered_meanwhile_is_above_suspicion() -> None:
     assert failover.lost(Reason.WORKER_LOST, 1.0) is None
 
 
-def test_more_crashes_than_allowed_in_the_window_end_the_session() -> None:
-    failover = failover_with(Worker(), 1)
+def test_more_crashes_than_allowed_in_the_window_end_the_session_and_nothing_else_counts() -> None:
+    often, seldom, drained = (failover_with(Worker(), 1) for _ in range(3))
     for crash in range(MOST_CRASHES):
-        assert failover.lost(Reason.WORKER_LOST, float(crash)) is None
-    assert failover.lost(Reason.WORKER_LOST, 5.0) is FailoverOutcome.SUSPECT
+        assert often.lost(Reason.WORKER_LOST, float(crash)) is None
+    assert often.lost(Reason.WORKER_LOST, 5.0) is FailoverOutcome.SUSPECT
 
-
-def test_crashes_of_long_ago_do_not_count() -> None:
-    failover = failover_with(Worker(), 1)
     for crash in range(3 * MOST_CRASHES):
-        assert failover.lost(Reason.WORKER_LOST, crash * (CRASH_WINDOW_S + 1)) is None
-
-
-def test_drains_do_not_count() -> None:
-    failover = failover_with(Worker(), 1)
-    for drain in range(3 * MOST_CRASHES):
-        assert failover.lost(Reason.DRAINING, float(drain)) is None
-    assert failover.lost(Reason.WORKER_LOST, 9.0) is None
+        assert seldom.lost(Reason.WORKER_LOST, crash * (CRASH_WINDOW_S + 1)) is None
+        assert drained.lost(Reason.DRAINING, float(crash)) is None
+    assert drained.lost(Reason.WORKER_LOST, 9.0) is None
 
 
 def test_session_without_enough_journal_does_not_move() -> None:

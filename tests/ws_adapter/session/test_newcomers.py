@@ -29,25 +29,15 @@ def test_one_too_many_ends_the_oldest_of_the_caller_with_most() -> None:
     assert len(newcomers) == 4
 
 
-def test_session_that_has_asked_for_a_slot_is_no_newcomer() -> None:
+def test_session_that_has_asked_for_a_slot_or_has_left_is_no_newcomer() -> None:
     newcomers = PendingSessions(2)
-    first = Silent()
+    first, gone, *others = [Silent() for _ in range(4)]
     newcomers.enter(first, "a")
     first.has_asked = True
-    others = [Silent(), Silent()]
-    for one in others:
-        newcomers.enter(one, "a")
-
-    assert first.verdict is None
-    assert [one.verdict for one in others] == [None, None]
-
-
-def test_session_that_has_left_is_not_counted() -> None:
-    newcomers = PendingSessions(1)
-    gone, here = Silent(), Silent()
     newcomers.enter(gone, "a")
     newcomers.leave(gone)
     newcomers.leave(gone)
-    newcomers.enter(here, "a")
+    for one in others:
+        newcomers.enter(one, "a")
 
-    assert (gone.verdict, here.verdict) == (None, None)
+    assert [one.verdict for one in (first, gone, *others)] == [None] * 4

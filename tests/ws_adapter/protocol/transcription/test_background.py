@@ -125,11 +125,13 @@ def test_item_is_written_second_by_second_and_the_slot_is_given_back() -> None:
     assert bench.machine.deadline is None
 
 
-def test_session_at_the_worker_is_in_the_background() -> None:
-    bench = begun(item("a", model="voxtral"))
+def test_session_at_the_worker_is_in_the_background_and_another_model_has_another_slot() -> None:
+    bench = begun(item("a", model="one"), item("b", model="two"))
+    bench.write()
     assert [step for step in bench.steps if isinstance(step, TakeSlot | OpenWorkerSession)] == [
-        TakeSlot("voxtral"),
-        OpenWorkerSession(TranscriptionSetup("voxtral", is_background=True)),
+        TakeSlot("one"),
+        OpenWorkerSession(TranscriptionSetup("one", is_background=True)),
+        TakeSlot("two"),
     ]
 
 
@@ -243,10 +245,18 @@ def test_cancelling_one_item_leaves_the_one_that_is_written() -> None:
     assert bench.ends == {"a": InputTranscriptDone("one", 1.0)}
 
 
-def test_item_that_nobody_serves_fails_with_the_reason(bench: Bench) -> None:
-    bench.ask(item("a", model="unknown"))
+def test_item_that_nobody_serves_fails_and_an_empty_one_needs_no_worker(bench: Bench) -> None:
+    bench.ask(item("a", 0.0))
+    assert bench.ends == {"a": InputTranscriptDone("", 0.0)}
+    assert not bench.has_slot
+    bench.ask(item("b", model="unknown"))
     bench.do([LeaveSlot(), *bench.machine.unserved(TranscriptionCode.MODEL_NOT_FOUND, bench.now)])
-    assert bench.code("a") is TranscriptionCode.MODEL_NOT_FOUND
+    assert bench.code("b") is TranscriptionCode.MODEL_NOT_FOUND
+
+    switched_off = Bench(wait_s=0.0)
+    switched_off.ask(item("a"))
+    assert switched_off.code("a") is TranscriptionCode.SERVICE_UNAVAILABLE
+    assert not switched_off.has_slot
 
 
 @pytest.mark.parametrize(
@@ -271,21 +281,3 @@ def test_worker_lost_in_the_middle_fails_the_item_alone() -> None:
     bench.write("two")
     assert bench.code("a") is TranscriptionCode.PROCESSING_ERROR
     assert bench.ends["b"] == InputTranscriptDone("two", 1.0)
-
-
-def test_other_model_has_another_slot() -> None:
-    bench = begun(item("a", model="one"), item("b", model="two"))
-    bench.write()
-    assert [step for step in bench.steps if isinstance(step, TakeSlot)] == [TakeSlot("one"), TakeSlot("two")]
-
-
-def test_empty_item_and_one_where_transcription_is_switched_off_need_no_worker() -> None:
-    bench = Bench()
-    bench.ask(item("a", 0.0))
-    assert bench.ends == {"a": InputTranscriptDone("", 0.0)}
-    assert not bench.has_slot
-
-    bench = Bench(wait_s=0.0)
-    bench.ask(item("a"))
-    assert bench.code("a") is TranscriptionCode.SERVICE_UNAVAILABLE
-    assert not bench.has_slot

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,18 @@ BAD_AUDIO = [
     *(pcm16(2000)[:-1], pcm16(2000) + "AA==", base64.b64encode(bytes(4097)).decode()),
 ]
 NO_BOOLEAN = [None, 2, -1, 1.5, "maybe", "", "truee", [], {"final": True}, "t"]
+NAMES = [
+    *("response.create", "input_audio_buffer.clear", "session.create", "session.init", "session.close"),
+    *("transcription.done", ""),
+]
+UNKNOWN = {
+    **{name: [{"type": name, "payload": {}}] for name in NAMES},
+    "None": [{}, {"type": None}],
+    "5": [{"type": 5}],
+    "a list": [{"type": ["x"]}],
+    "a string": [{"type": "x" * 10_000}],
+    "a number out of range": [b'{"type": 1e400}'],
+}
 BAD = {
     "invalid_json: Invalid JSON": NO_JSON,
     "processing_error: .*JSON object.*": [b"[]", b"null", b"7", b'"session.update"', b"true"],
@@ -50,6 +63,7 @@ BAD = {
     "processing_error: .*audio.*": [{"type": "input_audio_buffer.append", **it} for it in NO_AUDIO],
     "invalid_audio: .*Invalid audio data.*": [{**append(), "audio": it} for it in BAD_AUDIO],
     "processing_error: final: expected true or false, got .*": [{**COMMIT, "final": it} for it in NO_BOOLEAN],
+    **{f"unknown_event: Unknown event type: {name}": events for name, events in UNKNOWN.items()},
 }
 
 
@@ -57,29 +71,6 @@ BAD = {
 def test_frame_that_cannot_be_used_is_refused_with_a_code_and_a_text(told: str) -> None:
     for frame in BAD[told]:
         assert re.fullmatch(told, ": ".join(refused(UPDATE, frame))), frame
-
-
-@pytest.mark.parametrize(
-    ("event", "name"),
-    [
-        ({}, "None"),
-        ({"type": None}, "None"),
-        ({"type": 5}, "5"),
-        ({"type": ["x"]}, "a list"),
-        ({"type": ""}, ""),
-        ({"type": "response.create"}, "response.create"),
-        ({"type": "input_audio_buffer.clear"}, "input_audio_buffer.clear"),
-        ({"type": "session.create"}, "session.create"),
-        ({"type": "session.init", "payload": {}}, "session.init"),
-        ({"type": "session.close"}, "session.close"),
-        ({"type": "transcription.done"}, "transcription.done"),
-        ({"type": "x" * 10_000}, "a string"),
-        ({"type": 1e400}, "a number out of range"),
-    ],
-)
-def test_unknown_type(event: dict[str, Any], name: str) -> None:
-    frame = json.dumps(event).replace("Infinity", "1e400").encode()
-    assert refused(frame) == ("unknown_event", f"Unknown event type: {name}")
 
 
 def test_binary_frame_leaves_the_socket_open(talk: Talk) -> None:
@@ -101,23 +92,17 @@ def test_refused_append_is_not_applied(talk: Talk) -> None:
     assert talk.dialect.held_bytes == 0
 
 
-WORDS = [("true", True), ("yes", True), ("on", True), ("1", True)]
-WORDS += [("false", False), ("no", False), ("off", False), ("0", False)]
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-@pytest.mark.parametrize(
-    ("final", "is_final"),
-    [
-        (True, True),
-        (False, False),
-        (1, True),
-        (0, False),
-        *((form(word), truth) for word, truth in WORDS for form in (str.lower, str.upper, str.title)),
-    ],
-)
-def test_final_in_every_spelling(begun: Talk, final: Any, is_final: bool) -> None:
-    assert begun.client({**COMMIT, "final": final}) == []
-    assert begun.runs[-1].ends is is_final
+@pytest.mark.parametrize("form", [str.lower, str.upper, str.title])
+def test_final_in_every_spelling(form: Callable[[str], str]) -> None:
+    for is_final, words in ((True, (True, 1, *map(form, TRUE))), (False, (False, 0, *map(form, FALSE)))):
+        for final in words:
+            talk = Talk()
+            talk.begin()
+            assert talk.client({**COMMIT, "final": final}) == []
+            assert talk.runs[-1].ends is is_final, final
 
 
 def test_with_duplicate_keys_the_last_counts(begun: Talk) -> None:
@@ -213,17 +198,14 @@ def test_audio_that_waits_is_bounded() -> None:
     assert talk.dialect.held_bytes == 3 * BYTES_PER_S
 
 
-def test_bound_by_default_is_half_an_hour(talk: Talk) -> None:
+def test_bound_is_for_all_that_waits_by_default_half_an_hour(talk: Talk) -> None:
     talk.client(*[append(60.0)] * 30)
     assert codes(talk.client(append(0.001))) == ["buffer_full"]
 
-
-def test_bound_is_for_all_that_waits() -> None:
     talk = Talk(transcription_buffer_s=3.0)
     talk.client(UPDATE, COMMIT, append(1.0), FINAL, COMMIT, append(1.0), FINAL, append(1.0))
     assert codes(talk.client(append(0.1))) == ["buffer_full"]
     talk.serve()
-
     assert talk.client(append(1.0)) == [], "the first second is at the worker"
     assert talk.dialect.held_bytes == 4 * BYTES_PER_S
     talk.complete()

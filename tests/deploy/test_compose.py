@@ -62,23 +62,17 @@ def test_files_that_services_name_are_made_or_shipped(secrets: Path) -> None:
         service: set(re.findall(r"/etc/[\w./-]+", " ".join(map(str, found.get("command", ())))))
         for service, found in services().items()
     }
-    named["antiphon-redis"] |= set(
-        re.findall(r"^[a-z-]+ (/etc/antiphon\S+)", (DEPLOY / "redis/redis.conf").read_text(), re.MULTILINE)
-    )
-    named["prometheus"].add(
-        read_yaml("compose/prometheus.yml")["scrape_configs"][0]["authorization"]["credentials_file"]
-    )
+    redis = (DEPLOY / "redis/redis.conf").read_text()
+    named["antiphon-redis"] |= set(re.findall(r"^[a-z-]+ (/etc/antiphon\S+)", redis, re.MULTILINE))
+    [job, *_] = read_yaml("compose/prometheus.yml")["scrape_configs"]
+    named["prometheus"].add(job["authorization"]["credentials_file"])
     for service, paths in named.items():
         for path in paths:
-            [(target, source)] = [
-                (target, source)
-                for target, source in mounts(service).items()
-                if path == target or path.startswith(f"{target}/")
-            ]
+            found = mounts(service).items()
+            [(target, source)] = [it for it in found if path == it[0] or path.startswith(f"{it[0]}/")]
             inside = path.removeprefix(target).lstrip("/")
-            place = (
-                secrets / source.relative_to("secrets") if source.parts[0] == "secrets" else COMPOSE / source
-            )
+            is_secret = source.parts[0] == "secrets"
+            place = secrets / source.relative_to("secrets") if is_secret else COMPOSE / source
             assert (place / inside if inside else place).is_file(), (service, path)
 
 

@@ -15,15 +15,13 @@ def test_rows_are_those_that_an_operator_asks_for() -> None:
     assert [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"] == ROWS
 
 
-def test_ids_and_titles_are_unique() -> None:
+def test_ids_and_titles_are_unique_and_panels_lie_side_by_side() -> None:
     everything = dashboard()["panels"]
     assert len({panel["id"] for panel in everything}) == len(everything)
     assert len({panel["title"] for panel in panels()}) == len(panels())
 
-
-def test_panels_lie_side_by_side() -> None:
     taken: dict[tuple[int, int], str] = {}
-    for panel in dashboard()["panels"]:
+    for panel in everything:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= COLUMNS, panel["title"]
         for x in range(place["x"], place["x"] + place["w"]):

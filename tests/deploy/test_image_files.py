@@ -74,19 +74,14 @@ def test_files_of_images_name_no_index() -> None:
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
-def test_image_is_built_with_the_licence_files_of_the_package(name: str) -> None:
+def test_image_has_the_licence_files_of_the_package_and_runs_as_a_user_with_a_health_check(name: str) -> None:
+    text, sent = (IMAGES / name).read_text(), (ROOT / ".dockerignore").read_text().splitlines()
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]
-    [copied] = re.findall(r"^COPY (pyproject.toml .+) ./$", (IMAGES / name).read_text(), re.MULTILINE)
-    sent = (ROOT / ".dockerignore").read_text().splitlines()
+    [copied] = re.findall(r"^COPY (pyproject.toml .+) ./$", text, re.MULTILINE)
     assert {*named} < {*copied.split()}
     assert {f"!{each}" for each in copied.split()} <= {*sent}
 
-
-@pytest.mark.parametrize("name", DOCKERFILES)
-def test_image_runs_as_a_user_with_a_health_check(name: str) -> None:
-    text = (IMAGES / name).read_text()
     final = text[text.rindex("\nFROM ") :]
-
     assert re.search(r"^USER 10001:10001$", final, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK ", final, re.MULTILINE)
     assert re.search(r"^STOPSIGNAL SIGTERM$", final, re.MULTILINE)
@@ -121,14 +116,9 @@ Version: 1
 
 def test_bill_lists_installed_debian_packages_alone(sbom: ModuleType) -> None:
     [found] = sbom.debian_packages(STATUS)
-
-    assert found == {
-        "type": "library",
-        "bom-ref": "pkg:deb/debian/base-files@12.4%2Bdeb12u15?arch=amd64",
-        "name": "base-files",
-        "version": "12.4+deb12u15",
-        "purl": "pkg:deb/debian/base-files@12.4%2Bdeb12u15?arch=amd64",
-    }
+    purl = "pkg:deb/debian/base-files@12.4%2Bdeb12u15?arch=amd64"
+    about = {"type": "library", "name": "base-files", "version": "12.4+deb12u15"}
+    assert found == {**about, "bom-ref": purl, "purl": purl}
 
 
 def test_bill_lists_python_packages_once_and_in_order(sbom: ModuleType) -> None:

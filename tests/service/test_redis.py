@@ -148,7 +148,9 @@ async def test_functions_are_called_by_socket_and_by_port(redis_server: RedisSer
             assert await call(connected, "echo", prefix("p"), 7) == ["antiphon:{p}:", "7"]
 
 
-async def test_user_may_do_what_a_worker_does_and_nothing_else(closed_server: RedisServer) -> None:
+async def test_user_with_its_password_may_do_what_a_worker_does_and_nothing_else(
+    closed_server: RedisServer,
+) -> None:
     port = closed_server.port
     async with client(f"redis://:s3cr%2Ft@127.0.0.1:{port}") as owner:
         await owner.function_load(LIBRARY_SOURCE)
@@ -158,10 +160,7 @@ async def test_user_may_do_what_a_worker_does_and_nothing_else(closed_server: Re
             await worker.get("x")
     async with client(f"redis://worker@127.0.0.1:{port}", password="p@ss") as worker:
         assert await call(worker, "echo", prefix("p"), 1) == ["antiphon:{p}:", "1"]
-
-
-async def test_wrong_password_is_an_error_without_it(closed_server: RedisServer) -> None:
-    async with client(f"redis://worker:hunter2@127.0.0.1:{closed_server.port}") as worker:
+    async with client(f"redis://worker:hunter2@127.0.0.1:{port}") as worker:
         with pytest.raises((AuthenticationError, ResponseError)) as refused:
             await call(worker, "echo", prefix("p"))
     assert "hunter2" not in str(refused.value)
@@ -338,15 +337,15 @@ async def test_connection_that_is_free_is_waited_for_and_given_up(
                 assert await waiting
 
 
-async def test_server_that_answers_nothing_is_given_up(redis_server: RedisServer) -> None:
+async def test_server_that_answers_nothing_or_is_away_is_an_error_and_found_again(
+    redis_server: RedisServer,
+) -> None:
     redis_server.pause()
     async with client(redis_server.url) as connected:
         with pytest.raises((RedisError, OSError)):
             await asyncio.wait_for(connected.ping(), 60)
     redis_server.resume()
 
-
-async def test_server_that_is_away_is_an_error_at_once_and_found_again(redis_server: RedisServer) -> None:
     async with client(redis_server.tcp_url) as connected:
         await connected.set("a", "1")
         redis_server.stop()

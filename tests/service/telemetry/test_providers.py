@@ -54,11 +54,15 @@ def test_sampler_decides_and_always_does_not_ask_it(sampler: str, argument: str,
     assert recorded(environ, 10) == (expected, 10)
 
 
-def test_traces_are_off_and_metrics_are_scraped_by_default() -> None:
+def test_traces_are_off_metrics_are_scraped_and_nothing_is_set_for_the_whole_process_by_default() -> None:
     telemetry = start("here", {})
     assert not telemetry.tracer.start_span("x").is_recording()
     assert not telemetry.always.start_span("x").is_recording()
     assert b"antiphon_telemetry_dropped_total 0.0" in telemetry.exposition()
+
+    start("here", {}, span_exporters=[InMemorySpanExporter()])
+    assert not trace.get_tracer_provider().get_tracer("x").start_span("x").is_recording()
+    assert type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
 
 
 def test_disabled_sdk_does_nothing_and_breaks_nothing() -> None:
@@ -70,12 +74,6 @@ def test_disabled_sdk_does_nothing_and_breaks_nothing() -> None:
     assert memory.get_finished_spans() == ()
     assert telemetry.exposition() == b""
     telemetry.shutdown()
-
-
-def test_nothing_is_set_for_the_whole_process() -> None:
-    start("here", {}, span_exporters=[InMemorySpanExporter()])
-    assert not trace.get_tracer_provider().get_tracer("x").start_span("x").is_recording()
-    assert type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
 
 
 @pytest.mark.parametrize(

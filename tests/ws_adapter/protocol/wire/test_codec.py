@@ -66,35 +66,27 @@ def test_not_json(frame: bytes) -> None:
     assert refusal(frame).code == "invalid_json"
 
 
-@pytest.mark.parametrize("frame", [b"[]", b"null", b"5", b'"session.close"', b"true"])
-def test_not_an_object(frame: bytes) -> None:
-    assert refusal(frame).code == "invalid_payload"
+def test_what_is_no_object_or_has_no_known_type_is_refused() -> None:
+    for frame in (b"[]", b"null", b"5", b'"session.close"', b"true"):
+        assert refusal(frame).code == "invalid_payload", frame
+    for name, code in (
+        *(("", "missing_field"), ("null", "missing_field"), ('""', "missing_field")),
+        *(("7", "invalid_payload"), ('["session.close"]', "invalid_payload")),
+        *(('"session.update"', "unknown_event"), ('"Session.Close"', "unknown_event")),
+    ):
+        found = refusal(f'{{"type":{name}}}'.encode() if name else b"{}")
+        assert (found.code, found.param) == (code, "type"), name
 
 
-@pytest.mark.parametrize(
-    ("frame", "code"),
-    [
-        (b"{}", "missing_field"),
-        (b'{"type":null}', "missing_field"),
-        (b'{"type":""}', "missing_field"),
-        (b'{"type":7}', "invalid_payload"),
-        (b'{"type":["session.close"]}', "invalid_payload"),
-        (b'{"type":"session.update"}', "unknown_event"),
-        (b'{"type":"Session.Close"}', "unknown_event"),
-    ],
-)
-def test_type(frame: bytes, code: str) -> None:
-    found = refusal(frame)
-    assert (found.code, found.param) == (code, "type")
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [b'{"type":"session.close","reason":"\xff"}', b'{"type":"session.close","other":"\xc3("}', b"\x80"],
-)
-def test_utf8_is_checked_over_the_whole_frame(frame: bytes) -> None:
-    with pytest.raises(InvalidUtf8):
-        DECODER.decode(frame)
+def test_utf8_is_checked_over_the_whole_frame() -> None:
+    broken = (
+        b'{"type":"session.close","reason":"\xff"}',
+        b'{"type":"session.close","other":"\xc3("}',
+        b"\x80",
+    )
+    for frame in broken:
+        with pytest.raises(InvalidUtf8):
+            DECODER.decode(frame)
 
 
 def test_last_of_duplicate_keys_counts_the_type_may_come_last_and_unknown_fields_are_ignored() -> None:
@@ -117,19 +109,16 @@ def test_message_tells_of_a_number_out_of_range_and_quotes_nothing_long_or_unpri
         assert refusal(frame).message == "type: unknown event a string"
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
+def test_items_are_bounded_so_that_one_frame_cannot_stop_the_others() -> None:
+    for frame in (
         b'{"type":"session.init","payload":{"tools":[%s0]}}',
         b'{"type":"session.init","payload":{"config":{"a":[%s0]}}}',
         b'{"type":"input.append","input":{"frames":[%s0]}}',
         b'{"type":"no.such.event","a":[%s0]}',
-    ],
-)
-def test_items_are_bounded_so_that_one_frame_cannot_stop_the_others(frame: bytes) -> None:
-    found = refusal(frame % (b"[]," * (scan.MAX_ITEMS // 2)))
-    assert found.code == "invalid_payload"
-    assert "at most 8192 items" in found.message
+    ):
+        found = refusal(frame % (b"[]," * (scan.MAX_ITEMS // 2)))
+        assert found.code == "invalid_payload", frame
+        assert "at most 8192 items" in found.message
 
 
 def test_longest_prompt_fits_whatever_it_holds() -> None:
@@ -139,10 +128,10 @@ def test_longest_prompt_fits_whatever_it_holds() -> None:
     assert event.payload.system_prompt == "," * 32_768
 
 
-@pytest.mark.parametrize("space", [" ", "\n", "\r\n", "\t", "\v", "\f"])
-def test_white_space_in_base64_is_removed(space: str) -> None:
-    text = space + "AACA" + space + "Pw==" + space
-    assert decode_audio(text, "f32", "input.audio").samples.tolist() == [1.0]
+def test_white_space_in_base64_is_removed() -> None:
+    for space in (" ", "\n", "\r\n", "\t", "\v", "\f"):
+        text = space + "AACA" + space + "Pw==" + space
+        assert decode_audio(text, "f32", "input.audio").samples.tolist() == [1.0]
 
 
 def test_anything_else_in_base64_is_refused() -> None:
@@ -355,13 +344,11 @@ def test_sized_audio_is_not_looked_at(
     assert (clip.count, clip.undecoded, clip.samples.size) == (samples, samples, 0)
 
 
-@pytest.mark.parametrize("size", [8, 4096])
-def test_sized_audio_may_be_anything(size: int) -> None:
-    frame = written({"type": "audio_chunk", "audio_base64": "!" * size})
-    assert decode_audio(D.decode(frame, sized_only=True).audio_base64, "f32", "a").count == size * 3 // 16
-
-
-def test_sized_frame_is_judged_by_all_but_its_audio() -> None:
+def test_sized_audio_may_be_anything_and_the_frame_is_judged_by_all_else() -> None:
+    for size in (8, 4096):
+        frame = written({"type": "audio_chunk", "audio_base64": "!" * size})
+        audio = D.decode(frame, sized_only=True).audio_base64
+        assert decode_audio(audio, "f32", "a").count == size * 3 // 16
     frame = written({"type": "input.append", "input": {"audio": LONG, "format": "mp3"}})
     with pytest.raises(Refusal) as caught:
         G3.decode(frame, sized_only=True)

@@ -87,7 +87,6 @@ def test_adapter_refuses_to_start_until_the_proxies_are_named(kind: str, folder:
         "kubernetes": objects.of_kind("ConfigMap")["antiphon"]["data"]["trusted-proxies"],
         "systemd": "",
     }[kind]
-
     with pytest.raises(ConfigurationError, match="trusted_proxies"):
         options_of(command_of(kind, "adapter", folder, unset))
 

@@ -47,7 +47,6 @@ def mounts(service: str) -> dict[str, Path]:
 
 def test_script_makes_secrets_once_and_closes_their_folder(secrets: Path) -> None:
     clients = (secrets / "adapter/clients").read_text().splitlines()
-
     assert [line.partition(":")[0] for line in clients] == ["alice", "prometheus"]
     assert re.fullmatch(r"ak_\S+\n", (secrets / "alice.key").read_text())
     assert (secrets / "adapter/worker.key").read_text() == (secrets / "worker/worker.key").read_text()
@@ -107,7 +106,6 @@ def test_grace_period_outlasts_the_drain(service: str) -> None:
 def test_prometheus_scrapes_the_jobs_of_the_alerts() -> None:
     jobs = {each["job_name"]: each for each in read_yaml("compose/prometheus.yml")["scrape_configs"]}
     shipped = {each["job_name"] for each in read_yaml("prometheus/prometheus.yml")["scrape_configs"]}
-
     assert jobs.keys() == shipped == {SERVICE_ADAPTER, SERVICE_WORKER}
     for name, job in jobs.items():
         words = command_of(name)

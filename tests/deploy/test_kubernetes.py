@@ -78,7 +78,6 @@ def test_every_deployment_has_one_disruption_budget(app: str) -> None:
 @pytest.mark.parametrize("app", APPS)
 def test_every_pod_is_governed_by_one_policy_in_each_direction(app: str) -> None:
     [ingress], [egress] = policies_of(app, "Ingress"), policies_of(app, "Egress")
-
     named = {port["name"] for port in container(app)["ports"]}
     for rule in ingress["ingress"]:
         assert rule["from"], "nobody is let in from everywhere"

@@ -139,7 +139,6 @@ def test_renewed_certificates_are_read_after_a_signal_and_conversations_go_on(cl
     before = cluster.certificate("worker/workers")[0].read_bytes()
     make_certificates(cluster.folder / "tls", "IP:127.0.0.1")
     assert cluster.certificate("worker/workers")[0].read_bytes() != before
-
     for name in ("worker", "adapter"):
         cluster.processes[name].send_signal(signal.SIGHUP)
     cluster.until_said("worker", "the certificate was read again")

@@ -99,7 +99,6 @@ def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
     instance.symlink_to(unit)
     words = ["systemd-analyze", "verify", "--man=no", instance]
     told = subprocess.run(words, capture_output=True, text=True, check=False)
-
     assert (told.stderr, told.returncode) == ("", 0)
 
 

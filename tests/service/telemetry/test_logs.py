@@ -126,7 +126,6 @@ def test_repeated_warnings_are_counted_and_told_once(log: Log) -> None:
     log.now = 10.0
     log.logger.info("something else")
     assert log.events[1:] == [("client 4 was not let in", 4), ("something else", None)]
-
     log.logger.warning("client %d was not let in", 5)
     assert log.events[-1] == ("client 5 was not let in", None)
 

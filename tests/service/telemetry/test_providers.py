@@ -59,7 +59,6 @@ def test_traces_are_off_metrics_are_scraped_and_nothing_is_set_for_the_whole_pro
     assert not telemetry.tracer.start_span("x").is_recording()
     assert not telemetry.always.start_span("x").is_recording()
     assert b"antiphon_telemetry_dropped_total 0.0" in telemetry.exposition()
-
     start("here", {}, span_exporters=[InMemorySpanExporter()])
     assert not trace.get_tracer_provider().get_tracer("x").start_span("x").is_recording()
     assert type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
@@ -70,7 +69,6 @@ def test_disabled_sdk_does_nothing_and_breaks_nothing() -> None:
     telemetry = start("here", {"OTEL_SDK_DISABLED": "true"}, span_exporters=[memory])
     telemetry.always.start_span("x").end()
     Histogram(telemetry.meter, semconv.UNIT).record(1.0, "chat", "turn")
-
     assert memory.get_finished_spans() == ()
     assert telemetry.exposition() == b""
     telemetry.shutdown()

@@ -90,7 +90,6 @@ async def test_each_whole_window_is_scored_once_in_order(detector: Detector, pie
     await until(lambda: len(heard.scores) == 19)
     heard.listener.give(sound[:1])
     await until(lambda: len(heard.scores) == 20)
-
     assert numbers(heard.scores) == list(range(1, 21))
     assert heard.listener.held_bytes == 0
 

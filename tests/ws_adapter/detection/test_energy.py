@@ -35,7 +35,6 @@ def test_speech_is_heard_soon(name: str) -> None:
     hearing = Hearing()
     heard_after(hearing, noise(2.0, 0.002))
     heard = heard_after(hearing, speech)
-
     assert heard is not None
     assert heard - begins < 0.6
 

@@ -62,7 +62,6 @@ def test_speech_starts_and_stops_where_it_does(network: Silero, name: str) -> No
     sound = recording(name)
     loud = np.flatnonzero(np.abs(sound) > 0.05)
     found = edges(network, sound)
-
     assert isinstance(found[0], Started)
     assert isinstance(found[-1], Stopped)
     assert abs(found[0].at - loud[0]) < 0.2 * RATE_HZ
@@ -91,7 +90,6 @@ def test_sessions_together_are_scored_as_each_alone(network: Silero) -> None:
     alone = [network.score([network.begin()], [sound])[0] for sound in sounds]
     memories = [network.begin() for _ in range(4)]
     together: list[list[float]] = [[] for _ in names]
-
     for at in range(0, max(len(sound) for sound in sounds), 5):
         given = [sound[at : at + 5] for sound in sounds]
         attack = np.full((3, WINDOW), np.nan if at % 2 else 3e38, np.float32)

@@ -128,7 +128,6 @@ async def test_default_reference_voice(tmp_path: Path) -> None:
     write_wav(tmp_path / "default.wav", samples, 16_000)
     async with running_adapter("127.0.0.1:1", wait=False, voices=tmp_path) as stage:
         status, _, body = await stage.request("/api/default_ref_audio")
-
         assert status == 200
         audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
         assert body == {"name": "default", "duration": 1.0, "sample_rate": 16_000, "samples": 16_000}
@@ -193,7 +192,6 @@ async def test_head_is_get_without_its_body(lonely: Stage) -> None:
     for path in ("/health", "/status", "/v1/models", "/api/queue", "/nothing"):
         status, headers, _ = await lonely.request(path)
         told, head, body = await lonely.request(path, "HEAD")
-
         assert told == status, path
         assert head.keys() == headers.keys()
         assert int(head["content-length"]) > 0

@@ -65,7 +65,6 @@ async def test_mode_that_the_workers_do_not_serve() -> None:
         for path in ("/v1/realtime?mode=audio", "/v1/realtime", "/ws/duplex", "/ws/duplex/adx_1"):
             async with chat.client(path) as client:
                 (event,), close = await client.end()
-
             body = event if isinstance(event["error"], str) else event["error"]
             assert (body["code"], close) == ("unsupported_mode", 1008)
             assert "choose another by ?mode=chat" in body["message"]

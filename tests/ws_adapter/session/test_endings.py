@@ -131,7 +131,6 @@ async def test_session_that_has_not_begun_does_not_end_with_a_worker_that_leaves
                 await other.expect("session.queue_done")
             for _ in range(2):
                 first.worker.interrupt()
-
             await client.expect("session.created")
 
             assert len(staying.sessions) == 1

@@ -75,7 +75,6 @@ def test_more_crashes_than_allowed_in_the_window_end_the_session_and_nothing_els
     for crash in range(MOST_CRASHES):
         assert often.lost(Reason.WORKER_LOST, float(crash)) is None
     assert often.lost(Reason.WORKER_LOST, 5.0) is FailoverOutcome.SUSPECT
-
     for crash in range(3 * MOST_CRASHES):
         assert seldom.lost(Reason.WORKER_LOST, crash * (CRASH_WINDOW_S + 1)) is None
         assert drained.lost(Reason.DRAINING, float(crash)) is None

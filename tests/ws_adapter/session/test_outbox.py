@@ -100,7 +100,6 @@ async def test_events_leave_in_order_and_with_their_times(line: Line) -> None:
     line.outbox.put(text("Seven", is_first=True))
     line.outbox.put(audio())
     await line.outbox.flushed()
-
     assert [event["kind"] for event in line.sent] == ["text", "audio"]
     assert line.sent[0]["server_send_ts"] == line.clock.unix()
     assert line.sent[0]["metrics"] == {"wall_clock_ms": 500.0}
@@ -114,7 +113,6 @@ async def test_an_event_is_sent_at_once_where_nothing_is_before_it(line: Line) -
     line.sends_at_once = True
     line.outbox.put(text("two"))  # behind one that is being sent
     assert line.sent == []
-
     line.is_open.set()
     await line.outbox.flushed()
     line.outbox.put(text("three"))

@@ -40,7 +40,6 @@ def is_dropped(event: Event) -> bool:
 
 def test_dropped_units_are_each_answered_and_never_decoded_or_run(talk: Conversation) -> None:
     [told] = dropping(talk, append(1, input_id="in-1"))
-
     assert is_dropped(told)
     assert (told["input_id"], told["metrics"]["dropped_total"]) == ("in-1", 1)
     [told] = dropping(talk, {"type": "input.append", "input": {"audio": "!" * 85_336}})
@@ -94,7 +93,6 @@ def test_input_dropped_before_the_session_begins_is_only_counted() -> None:
     assert dropping(talk, append(1)) == []
     assert [told["type"] for told in talk.worker(ready_signal())] == ["session.created"]
     talk.client(append(1))
-
     assert talk.finish(1)[0]["metrics"]["dropped_total"] == 1
 
 
@@ -105,7 +103,6 @@ def test_fields_are_checked_all_the_same_and_other_events_are_not_dropped(talk: 
     assert told["error"]["code"] == "invalid_payload"
     [told] = dropping(talk, {"type": "input.append", "input": {"audio": ""}})
     assert told["error"]["code"] == "missing_field"
-
     dropping(talk, {"type": "session.close"})
     assert talk.closed is not None
 
@@ -118,7 +115,6 @@ def test_input_that_is_held_is_counted_until_its_unit_is_closed(talk: Conversati
     talk.finish(2)
     assert talk.dialect.held_bytes == 64_000
     talk.finish(3)
-
     assert talk.dialect.held_bytes == 0
 
 

@@ -87,7 +87,6 @@ async def test_realtime_session_leaves_out_what_the_pool_of_its_model_cannot() -
                 await talk.expect("session.created", "conversation.created")
                 await talk.send(changed(tools=[TOOL], **SEMANTIC))
                 session = (await talk.expect("session.updated"))["session"]
-
             assert len(session["tools"]) == tools
             assert session["audio"]["input"]["turn_detection"]["type"] == detection
 

@@ -49,7 +49,6 @@ async def test_client_that_stops_reading_loses_its_session_and_nobody_else_does(
                 for _ in range(14):
                     await clock.advance(0.5)
                     await asyncio.sleep(0.01)
-
                 await until(lambda: stopped.is_closed)
                 client.socket.transport.resume_reading()
                 await client.rest()

@@ -50,7 +50,6 @@ async def test_tenant_of_a_key_is_one_over_websockets_and_direct_calls(tmp_path:
         alice, again, bob = [
             await tenant_of_websocket(stage, engine, keys.bearer(name)) for name in ("alice", "alice", "bob")
         ]
-
         assert alice == again == await tenant_of_call(stage, engine, keys.secrets["alice"])
         assert alice != bob
         assert not alice.is_session

@@ -106,7 +106,6 @@ def test_what_is_not_honoured_is_reported() -> None:
         {"config": config, "tools": [{}], "voice": {"ref_audio_base64": f32()}},
         ignored_fields=("voice.llm_reference",),
     )
-
     reported = ["config.top_k", "config.oddity", "tools", "voice.ref_audio_base64"]
     assert created["unsupported_fields"] == reported
 
@@ -119,7 +118,6 @@ def test_settings_that_the_worker_refuses_may_be_corrected(silent: Jar, worker: 
     assert silent.closed is None
     silent.grant()
     silent.init({"system_prompt": "Other."})
-
     assert kinds(silent.ready()) == ["session.created"]
     assert len(silent.configured) == 2
 
@@ -130,7 +128,6 @@ def test_lost_worker_is_configured_again(silent: Jar) -> None:
     silent.machine.displaced()
     silent.queue()
     silent.grant()
-
     assert kinds(silent.ready()) == ["session.created"]
     assert silent.configured[0] == silent.configured[1]
     assert kinds(silent.sent) == ["session.queue_done", "session.created"]
@@ -248,7 +245,6 @@ def test_first_slot_goes_back_without_input() -> None:
     jar.wait(19.9)
     assert jar.slots == ["take"]
     jar.wait(0.1)
-
     assert jar.slots == ["take", "leave"]
     assert jar.sent == []
     assert jar.closed is None
@@ -331,7 +327,6 @@ def test_worker_that_goes_away_ends_its_turn_or_the_session(busy: Jar, is_in_tim
 def test_turn_that_fails_by_its_input(jar: Jar, reason: Reason) -> None:
     jar.client(append(input_id="in-1"))
     told = jar.done(UnitEnd.FAILED, None, failure=reason, field="turn.messages[0].content[1].image")
-
     assert kinds(told) == ["error:invalid_payload", "response.done"]
     assert told[0]["error"]["param"] == "input.messages[0].content[1].image"
     assert told[0]["error"]["message"].startswith("input.messages[0].content[1].image: ")
@@ -361,7 +356,6 @@ def test_answer_too_long_to_be_sent_at_once(jar: Jar) -> None:
     for _ in range(2):
         assert jar.say("", bytes(12 * 2**20)) == []
     told = jar.say("", bytes(12 * 2**20))
-
     assert kinds(told) == ["error:inference_error", "response.done"]
     assert "with streaming" in told[0]["error"]["message"]
     assert jar.slots == ["take", "leave"]
@@ -403,7 +397,6 @@ def test_no_slot(silent: Jar, verdict: errors.Verdict, code: str, close: int, is
         silent.answer()
         silent.client(append())
     silent.do(silent.machine.refused(verdict))
-
     concluded(silent, close, f"error:{code}")
 
 
@@ -438,7 +431,6 @@ def test_close_during_a_turn_answers_it_and_tells_what_the_session_used(busy: Ja
     busy.next_slot()
     busy.say("Sev")
     busy.client({"type": "session.close"})
-
     concluded(busy, 1000, "text", "session.closed")
     assert busy.sent[-1]["usage"]["total_tokens"] == 31
 
@@ -476,7 +468,6 @@ def test_opener_and_input_are_held_in_the_queue() -> None:
     jar.grant()
     assert kinds(jar.ready()) == ["session.created"]
     assert len(jar.runs) == 1
-
     assert jar.answer()[-1]["input_id"] == "in-1"
 
 
@@ -545,7 +536,6 @@ def test_flood_of_events(jar: Jar) -> None:
         jar.client({"type": "session.init", "payload": {}}) if number % 60 == 0 else jar.client(append())
         if jar.closed is not None:
             break
-
     concluded(jar, 1008, "error:rate_limited")
 
 
@@ -555,7 +545,6 @@ def test_no_opener_in_time_and_a_client_that_does_not_read(jar: Jar) -> None:
     late.wait(20.0)
     concluded(late, 1000, "session.closed")
     assert late.sent[-1]["reason"] == "timeout"
-
     jar.do(jar.machine.slow_consumer())
     concluded(jar, 1008, "session.closed")
     assert jar.sent[-1]["reason"] == "slow_consumer"
@@ -582,7 +571,6 @@ def test_server_that_ends(state: State) -> None:
     jar = in_state(state)
     assert jar.machine.is_waiting == (state is State.QUEUED)
     jar.do(jar.machine.shut_down())
-
     if state is State.QUEUED:
         concluded(jar, 1013, "error:service_unavailable")
     else:
@@ -596,7 +584,6 @@ def test_no_room_for_input_or_for_a_voice_in_the_queue(jar: Jar, silent: Jar) ->
     assert jar.closed is None
     jar.client(append())
     assert len(jar.runs) == 1
-
     silent.client({"type": "session.init", "payload": {"voice": {"ref_audio": f32()}}}, drops_input=True)
     concluded(silent, 1013, "error:service_unavailable")
 

@@ -60,7 +60,6 @@ def test_answer_whose_end_may_be_missing_is_there_until_its_client_has_it() -> N
     chat.done()
     chat.closed = None
     assert chat.move(has_journal=False) == []
-
     assert chat.closed is not None
     assert chat.closed.code == 1000
 
@@ -71,7 +70,6 @@ def test_answer_that_is_in_no_journal_fails() -> None:
     chat.prefilled()
     chat.say("Sev")
     (failed,) = chat.move(has_journal=False)
-
     assert failed["type"] == "error"
     assert chat.closed is not None
 
@@ -112,7 +110,6 @@ def test_turn_of_which_nothing_was_told_is_asked_for_again_without_a_journal() -
     asked = chat.turn
     assert chat.move(has_journal=False) == []
     chat.next_slot()
-
     assert chat.turn == asked
     assert chat.answer()[-1]["type"] == "response.done"
 
@@ -124,7 +121,6 @@ def test_turn_of_which_something_was_told_ends_the_session_without_a_journal() -
     chat.prefilled()
     chat.say("Sev")
     told = chat.move(has_journal=False)
-
     assert [event["type"] for event in told] == ["error", "session.closed"]
     assert chat.closed is not None
 

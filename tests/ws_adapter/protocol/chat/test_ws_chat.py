@@ -200,7 +200,6 @@ def test_only_the_first_frame_counts(asked: ChatJar) -> None:
     asked.do(asked.machine.binary_frame(asked.now))
     asked.prefilled()
     asked.client(b"{")
-
     assert [event["type"] for event in asked.sent] == ["prefill_done"]
     assert asked.slots == ["take"]
     assert asked.closed is None
@@ -210,7 +209,6 @@ def test_picture_and_clip(jar: ChatJar) -> None:
     picture = pictured()
     said = {"type": "audio", "data": f32(0.5), "sample_rate": 16_000}
     jar.ask(user({"type": "text", "text": "What is this?"}, {"type": "image", "data": picture}, said))
-
     text, image, clip = jar.turn.messages[0].parts
     assert text == "What is this?"
     assert image == Picture(base64.b64decode(picture))
@@ -223,7 +221,6 @@ def test_picture_and_clip(jar: ChatJar) -> None:
 def test_video_is_passed_on_as_it_is(jar: ChatJar, head: bytes, prefix: str) -> None:
     video = {"type": "video", "data": prefix + base64.b64encode(head + bytes(99)).decode()}
     jar.ask(user(video, {**video, "stack_frames": 3}), omni_mode=True)
-
     assert jar.turn.messages[0].parts == (Video(head + bytes(99)), Video(head + bytes(99), 3))
     assert jar.turn.omni_mode
 
@@ -406,7 +403,6 @@ def test_too_much_for_the_worker() -> None:
     count = MAX_MEDIA_BYTES // len(file.getvalue()) + 1
     jar = ChatJar()
     jar.client(request(*[user({"type": "image", "data": picture})] * count))
-
     refused(jar, code="invalid_payload", close=1008, told="at most 30 MiB of pictures, clips and videos")
 
 
@@ -435,7 +431,6 @@ def test_binary_frame_is_refused_and_invalid_utf8_closed_without_an_event(jar: C
     broken = ChatJar()
     jar.do(jar.machine.binary_frame(jar.now))
     refused(jar, code="invalid_frame", close=1003)
-
     broken.client(b'{"messages":"\xff"}')
     assert broken.sent == []
     assert broken.closed is not None
@@ -482,7 +477,6 @@ def test_request_has_to_come_in_time_and_then_there_is_no_limit() -> None:
     assert jar.wait(19.9) == []
     jar.wait(0.1)
     refused(jar, code="init_timeout", close=1008, told="within 20 s")
-
     asked.client(request())
     assert asked.wait(10_000.0) == []
     assert asked.machine.deadline is None

@@ -184,7 +184,6 @@ def test_worker_that_leaves_before_an_item_has_begun_is_replaced(bench: Bench, s
     bench.wait(RETRY_S)
     bench.grant()
     bench.write("one")
-
     assert bench.ends["a"] == InputTranscriptDone("one", 1.0)
 
 
@@ -195,7 +194,6 @@ def test_refused_slot_is_looked_for_again_until_the_deadline(bench: Bench) -> No
         bench.wait(RETRY_S)
         assert bench.has_slot
     bench.wait(WAIT_S)
-
     assert bench.code("a") is TranscriptionCode.QUEUE_FULL
     assert not bench.has_slot
 
@@ -216,7 +214,6 @@ def test_item_that_takes_too_long_fails_and_the_next_one_goes_on() -> None:
 def test_items_and_their_seconds_are_bounded_and_those_beyond_fail_at_once() -> None:
     bench = Bench()
     bench.ask(*[item(str(number), 0.1) for number in range(300)])
-
     assert len(bench.ends) == 300 - MOST_ITEMS
     assert {bench.code(name) for name in bench.ends} == {TranscriptionCode.BUFFER_FULL}
     assert bench.machine.held_bytes == MOST_ITEMS * len(SECOND) // 10
@@ -231,7 +228,6 @@ def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> No
     if is_begun:
         bench.grant()
     bench.do(bench.machine.cancel("a", bench.now))
-
     assert not bench.has_slot
     assert bench.told == []
     assert bench.machine.deadline is None

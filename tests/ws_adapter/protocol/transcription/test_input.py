@@ -138,7 +138,6 @@ def test_audio_goes_by_the_second(talk: Talk) -> None:
     for _ in range(24):
         talk.client(append(0.128))
         talk.wait(0.128)
-
     sizes = [len(run.audio) // 4 for run in talk.runs]
     assert all(16_000 <= size <= 18_048 for size in sizes)
     assert talk.dialect.held_bytes == 24 * 4096, "none of them is closed yet"
@@ -163,7 +162,6 @@ def test_client_that_does_not_pace_itself_makes_few_large_units(talk: Talk) -> N
     assert len(talk.runs) == 7, "no more than fit the way to a worker"
     assert {len(run.audio) for run in talk.runs} == {2 * LARGEST_BYTES}
     talk.complete()
-
     assert talk.samples == 500 * 2048
     assert len(talk.runs) == 16
     assert [run.ends for run in talk.runs] == [False] * 15 + [True]
@@ -190,7 +188,6 @@ def test_audio_that_waits_is_bounded() -> None:
     talk = Talk(transcription_buffer_s=3.0)
     talk.client(append(2.5))
     (error,) = talk.client(append(0.6))
-
     assert error["code"] == "buffer_full"
     assert "3 s" in error["error"]
     assert codes(talk.client(append(0.6))) == ["buffer_full"], "each append beyond it"
@@ -225,7 +222,6 @@ def test_without_room_in_the_server_an_append_is_refused(begun: Talk) -> None:
     (error,) = begun.do(
         begun.dialect.text_frame(json.dumps(append(2.0)).encode(), begun.now, drops_input=True)
     )
-
     assert error["code"] == "buffer_full"
     assert begun.dialect.held_bytes == held
     assert begun.do(begun.dialect.text_frame(json.dumps(FINAL).encode(), begun.now, drops_input=True)) == []
@@ -236,7 +232,6 @@ def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent(talk: Talk) -
     assert codes(talk.client(*[b"x"] * 50)) == ["invalid_json"] * 20
     assert talk.notes == []
     talk.wait(1.0)
-
     assert talk.notes == ["30 errors were not sent, beyond 20 in a second"]
     assert codes(talk.client(b"x")) == ["invalid_json"]
     assert talk.closed is None

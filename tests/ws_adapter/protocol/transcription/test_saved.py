@@ -58,7 +58,6 @@ def test_utterance_that_the_worker_had_begun_fails_without_a_journal() -> None:
     session.begin()
     session.finish(1, "one")
     (failed,) = session.move(has_journal=False)
-
     assert failed["code"] == "processing_error"
     session.client(FINAL, append(), FINAL)
     session.serve()

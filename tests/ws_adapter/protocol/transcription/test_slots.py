@@ -36,7 +36,6 @@ def test_slot_is_taken_at_the_first_effective_commit_silently(talk: Talk) -> Non
     assert talk.client(COMMIT) == []
     assert talk.do(talk.dialect.queued(Place(1, 30.0, "ticket_1", 1, False))) == []
     assert talk.serve() == []
-
     assert talk.taken == 1
 
 
@@ -45,7 +44,6 @@ def test_slot_is_kept_for_the_next_utterance(between: Talk) -> None:
     between.client(COMMIT, append(), FINAL)
     between.wait()
     between.complete()
-
     assert (between.taken, between.left, between.slot) == (1, 0, "held")
     assert len(between.setups) == 1
     assert [run.begins for run in between.runs] == [True, False, True]
@@ -55,7 +53,6 @@ def test_slot_is_kept_for_half_a_minute(between: Talk) -> None:
     between.wait(29.999)
     assert between.slot == "held"
     assert between.wait(0.001) == []
-
     assert between.slot == "none"
     assert between.dialect.deadline is None
     between.client(COMMIT, append(), FINAL)
@@ -101,7 +98,6 @@ def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance(talk
     talk.client(COMMIT, append())
     talk.wait()
     talk.worker(ready_signal())
-
     assert talk.samples == 16_000
     assert talk.taken == 1
 
@@ -112,7 +108,6 @@ def test_worker_lost_before_it_was_ready_is_replaced(talk: Talk) -> None:
     talk.dialect.displaced()
     talk.slot = "wanted"
     talk.serve()
-
     assert len(talk.setups) == 2
     assert talk.samples == 16_000
 
@@ -237,7 +232,6 @@ def test_without_a_slot_what_was_committed_ahead_tries_in_turn(talk: Talk) -> No
         talk.slot = "none"
         assert codes(talk.do(talk.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))) == ["queue_full"]
     assert (talk.slot, talk.taken) == ("none", 2)
-
     talk.client(FINAL)
     talk.serve()
     assert talk.levels == [1, 2, 3]
@@ -280,7 +274,6 @@ LOST = [
 @pytest.mark.parametrize("reason", LOST)
 def test_failed_session_fails_the_utterance_and_not_the_socket(begun: Talk, reason: Reason) -> None:
     (error,) = begun.fail(reason)
-
     assert error["code"] == "processing_error"
     assert "commit again" in error["error"]
     assert begun.closed is None
@@ -303,7 +296,6 @@ def test_model_that_the_worker_does_not_have() -> None:
     talk.client({"type": "session.update", "model": "whisper-9"}, COMMIT, append())
     talk.grant()
     (error,) = talk.fail(Reason.MODEL_NOT_FOUND)
-
     assert error["code"] == "model_not_found"
     assert "whisper-9" in error["error"]
     assert talk.slot == "none", "otherwise another one is looked for"
@@ -313,7 +305,6 @@ def test_model_that_the_worker_does_not_have() -> None:
 def test_worker_whose_patience_ends_finishes_the_utterance(begun: Talk, reason: Reason) -> None:
     begun.finish(1, " good")
     assert codes(begun.fail(reason)) == ["transcription.done", "idle_timeout"]
-
     assert begun.sent[-2] == done(" good", completion=1)
     assert begun.slot == "none"
     assert begun.client(append(0.5), FINAL) == []
@@ -336,7 +327,6 @@ def test_full_context_ends_the_utterance_with_what_was_heard(begun: Talk, is_end
     if is_ended:
         begun.client(FINAL)
     told = begun.worker(Piece(1, " good", b"")) + begun.finish(1, end=UnitEnd.CONTEXT_FULL, sampled=7)
-
     assert codes(told) == ["transcription.delta", "transcription.done", "context_full"]
     assert told[1] == done(" good", completion=7)
     assert begun.slot == "none", "the worker ends its session with it"

@@ -36,7 +36,6 @@ def test_created_comes_first_and_nothing_is_asked_for(talk: Talk) -> None:
 def test_no_model_commit_is_refused_and_audio_kept(talk: Talk, commit: dict[str, object]) -> None:
     talk.client(append())
     (error,) = talk.client(commit)
-
     assert error["code"] == "model_not_validated"
     assert "session.update" in error["error"]
     assert talk.slot == "none"
@@ -47,7 +46,6 @@ def test_no_model_commit_is_refused_and_audio_kept(talk: Talk, commit: dict[str,
 
 def test_model_is_checked_against_what_is_served(talk: Talk) -> None:
     (error,) = talk.client({"type": "session.update", "model": "whisper-9"})
-
     assert error["code"] == "model_not_found"
     assert "whisper-9" in error["error"]
     assert "antiphon-mini" in error["error"]
@@ -61,7 +59,6 @@ def test_ready_commit_opens_with_the_kept_audio_first(talk: Talk) -> None:
     assert talk.slot == "none"
     talk.client(COMMIT, append(level=2))
     talk.serve()
-
     assert talk.samples == 32_000
     assert talk.levels == [1, 2]
     assert talk.runs[0].begins
@@ -141,7 +138,6 @@ def test_finishing_update_is_for_what_is_committed_after_it(finishing: Talk) -> 
     finishing.complete()
     finishing.wait()
     finishing.serve()
-
     assert [setup.model for setup in finishing.setups] == ["antiphon-mini", "other"]
 
 
@@ -163,7 +159,6 @@ def test_utterances_ahead_are_bounded(talk: Talk) -> None:
     for _ in range(MOST_AHEAD):
         assert talk.client(COMMIT, FINAL) == []
     (error,) = talk.client(COMMIT)
-
     assert error["code"] == "buffer_full"
     assert talk.client(FINAL) == [], "there is nothing that it could end"
     talk.serve()
@@ -222,7 +217,6 @@ def test_done_is_the_deltas_joined_and_no_delta_is_empty(begun: Talk) -> None:
     begun.finish(1, "ning", sampled=9)
     begun.client(FINAL)
     begun.complete()
-
     words = [delta(" good"), delta(" mor"), delta("ning")]
     assert begun.sent[1:] == [*words, done(" good morning", completion=11)]
 

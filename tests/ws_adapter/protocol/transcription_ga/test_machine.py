@@ -56,7 +56,6 @@ def heard(session: Talk) -> float:
 
 def test_the_first_event_has_the_forms_of_both_protocols() -> None:
     (created,) = Talk().sent
-
     assert (created["type"], created["created"]) == ("session.created", 1_800_000_000)
     assert created["session"]["id"] == created["id"]
     assert created["session"]["type"] == "transcription"

@@ -359,7 +359,6 @@ def test_clip_gives_back_the_bytes_that_came() -> None:
     data = np.linspace(-1, 1, 100, dtype="<f4").tobytes()
     whole = decode_audio(base64.b64encode(data).decode(), "f32", "audio")
     clipped = decode_audio(base64.b64encode(np.full(9, 2.0, "<f4").tobytes()).decode(), "f32", "audio")
-
     assert whole.data == data
     assert clipped.data == np.ones(9, "<f4").tobytes()
     assert Clip(whole.samples[10:20]).data == data[40:80]

@@ -19,7 +19,6 @@ def test_place_of_an_error_without_what_it_says() -> None:
         int(CANARY)
     except ValueError as error:
         told = where(error)
-
     assert told.endswith("ValueError")
     assert "test_discretion.py" in told
     assert f"'{CANARY}'" not in told

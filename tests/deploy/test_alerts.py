@@ -33,8 +33,13 @@ def anchors(text: str) -> list[str]:
     return [re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
-def test_every_alert_is_there_and_waits_as_long_as_it_should() -> None:
+def test_every_alert_is_there_waits_as_long_as_it_should_and_has_a_runbook_and_a_scenario() -> None:
     assert {rule["alert"]: rule["for"] for rule in alerts()} == EXPECTED
+    runbooks = OPERATIONS.partition("## Alerts")[2].partition("\n## ")[0]
+    assert re.findall(r"^### (\w+)$", runbooks, re.MULTILINE) == list(EXPECTED)
+    tests = yaml.safe_load(SCENARIOS.read_text())["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == EXPECTED.keys()
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
@@ -47,21 +52,10 @@ def test_alert_says_what_is_wrong_and_links_what_to_do(rule: dict[str, dict[str,
     assert anchors(OPERATIONS).count(anchor) == 1
 
 
-def test_every_runbook_section_has_its_alert() -> None:
-    runbooks = OPERATIONS.partition("## Alerts")[2].partition("\n## ")[0]
-    assert re.findall(r"^### (\w+)$", runbooks, re.MULTILINE) == list(EXPECTED)
-
-
 @pytest.mark.parametrize("text", ["rate(x)", "sum by le (x)", "histogram_quantile(x)", "nothing(x)", "x > "])
 def test_parser_sees_what_is_wrong(text: str) -> None:
     with pytest.raises(ValueError):
         Expression("", text).parse()
-
-
-def test_every_alert_has_a_scenario_in_which_it_is_raised() -> None:
-    tests = yaml.safe_load(SCENARIOS.read_text())["tests"]
-    cases = [case for test in tests for case in test["alert_rule_test"]]
-    assert {case["alertname"] for case in cases if case["exp_alerts"]} == EXPECTED.keys()
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")

@@ -35,8 +35,10 @@ def policies_of(app: str, direction: str) -> list[dict[str, Any]]:
     return [it for it in specs if selects(it["podSelector"], labels) and direction in it["policyTypes"]]
 
 
-def test_objects_are_valid_by_the_schemas_of_their_kinds() -> None:
+def test_objects_are_valid_and_the_namespace_refuses_pods_with_more_rights() -> None:
     assert [problem for each in objects() for problem in problems(each)] == []
+    [namespace] = of_kind("Namespace").values()
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -61,22 +63,13 @@ def test_pod_has_no_right_that_it_does_not_need(app: str) -> None:
         assert volume.get("projected", {"defaultMode": 0o440})["defaultMode"] == 0o440
 
 
-def test_namespace_refuses_pods_with_more_rights() -> None:
-    [namespace] = of_kind("Namespace").values()
-    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-
-
 @pytest.mark.parametrize("app", APPS)
-def test_every_deployment_has_one_disruption_budget(app: str) -> None:
-    deployment = of_kind("Deployment")[app]
-    assert deployment["spec"]["selector"]["matchLabels"] == labels_of(app)
+def test_every_pod_has_one_disruption_budget_and_one_policy_in_each_direction(app: str) -> None:
+    assert of_kind("Deployment")[app]["spec"]["selector"]["matchLabels"] == labels_of(app)
     budgets = [each["spec"] for each in of_kind("PodDisruptionBudget").values()]
     [budget] = [spec for spec in budgets if selects(spec["selector"], labels_of(app))]
     assert budget["maxUnavailable"] == 1
 
-
-@pytest.mark.parametrize("app", APPS)
-def test_every_pod_is_governed_by_one_policy_in_each_direction(app: str) -> None:
     [ingress], [egress] = policies_of(app, "Ingress"), policies_of(app, "Egress")
     named = {port["name"] for port in container(app)["ports"]}
     for rule in ingress["ingress"]:

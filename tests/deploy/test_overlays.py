@@ -71,8 +71,11 @@ def pods(name: str) -> list[Object]:
     return [each["spec"]["template"] for each in overlay(name, "Deployment", "Job")]
 
 
-def test_base_is_what_kustomize_builds() -> None:
+def test_base_is_what_kustomize_builds_and_the_documentation_says_how_to_apply_overlays() -> None:
     assert names(built("base")) == names(objects())
+    text = (ROOT / "docs/operations.md").read_text()
+    for name in OVERLAYS:
+        assert f"deploy/kubernetes/overlays/{name}" in text
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -250,12 +253,6 @@ def test_canary_is_another_revision_of_the_pool_with_a_weight_that_adapters_read
     entries = tomllib.loads(file.read_text())["adapter"]["revisions"]
     assert read_weights(entries)["antiphon-mini"].of == {"stable": 95, "canary": 5}
     assert run_cli("config", "check", file).code == 0
-
-
-def test_documentation_says_how_to_apply_overlays() -> None:
-    text = (ROOT / "docs/operations.md").read_text()
-    for name in OVERLAYS:
-        assert f"deploy/kubernetes/overlays/{name}" in text
 
 
 def test_redis_of_production_has_room_for_the_journals_of_all_adapters() -> None:

@@ -58,22 +58,19 @@ def client(users: RedisUsers, user: str) -> Redis:
     return Redis(unix_socket_path=socket, username=user, password=password, decode_responses=True)
 
 
-def test_adapter_has_exactly_the_commands_that_its_functions_call() -> None:
+def test_adapter_and_worker_have_exactly_the_commands_that_their_functions_call() -> None:
     dispatch = [f"{LIBRARY}_{name}" for name in OF_ADAPTER]
     peers = [f"{shared.LIBRARY}_{name}" for name in OF_PEERS]
     tenants = [f"{usage.LIBRARY}_{name}" for name in OF_TENANTS]
     journal = [f"{link.LIBRARY}_{name}" for name in OF_JOURNAL]
     inside = commands_of(DISPATCH, dispatch) | commands_of(PEERS, peers) | commands_of(TENANTS, tenants)
     inside |= commands_of(JOURNAL, journal)
-
     outside = {"function|load", "subscribe", "unsubscribe"}
     functions = {f"fcall|{name}" for name in dispatch + peers + tenants + journal}
     assert allowed("antiphon-adapter") == inside | outside | functions
 
-
-def test_worker_has_exactly_the_commands_that_its_functions_call() -> None:
-    functions = [f"{LIBRARY}_{name}" for name in OF_WORKER]
-    expected = commands_of(DISPATCH, functions) | {"subscribe"} | {f"fcall|{name}" for name in functions}
+    worker = [f"{LIBRARY}_{name}" for name in OF_WORKER]
+    expected = commands_of(DISPATCH, worker) | {"subscribe"} | {f"fcall|{name}" for name in worker}
     assert allowed("antiphon-worker") == expected
 
 

@@ -62,6 +62,10 @@ def test_unit_confines_its_process(name: str) -> None:
     found = directives(unit_path(name))
     for directive, values in {**OF_BOTH, **OF_ONE[name]}.items():
         assert found[directive] == values, directive
+    created = re.findall(r"^u (\S+)", (DEPLOY / "systemd/antiphon-sysusers.conf").read_text(), re.MULTILINE)
+    [user], [group] = found["User"], found["Group"]
+    assert user == group
+    assert user in created
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,26 +77,14 @@ def test_secrets_are_credentials_and_not_in_the_environment_or_on_the_command_li
     assert not {"ANTIPHON_WORKER_KEY", "ANTIPHON_CLIENT_SECRET_KEY"} & set(words)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_users_of_the_units_are_those_that_are_created(name: str) -> None:
-    created = re.findall(r"^u (\S+)", (DEPLOY / "systemd/antiphon-sysusers.conf").read_text(), re.MULTILINE)
-    [user], [group] = directives(unit_path(name))["User"], directives(unit_path(name))["Group"]
-    assert user == group
-    assert user in created
-
-
 @needs_systemd
 @pytest.mark.parametrize("name", NAMES)
-def test_exposure_that_systemd_finds_is_low(name: str) -> None:
+def test_systemd_accepts_the_unit_and_finds_little_exposure(name: str, tmp_path: Path) -> None:
     limit = [f"--threshold={EXPOSURE * 10:.0f}", "--offline=true"]
     words = ["systemd-analyze", "security", *limit, unit_path(name)]
     judged = subprocess.run(words, capture_output=True, text=True, check=False)
     assert judged.returncode == 0, judged.stdout
 
-
-@needs_systemd
-@pytest.mark.parametrize("name", NAMES)
-def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
     unit = tmp_path / f"antiphon-{name}@.service"
     unit.write_text(unit_path(name).read_text().replace("/opt/antiphon/bin/antiphon", sys.executable))
     instance = tmp_path / f"antiphon-{name}@0.service"

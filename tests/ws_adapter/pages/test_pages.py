@@ -67,9 +67,10 @@ def test_adapter_is_ready_once_a_worker_of_the_shared_queue_has_told_its_model(h
     assert answer.status_code == (200 if has_workers else 503)
 
 
-async def test_version(lonely: Stage) -> None:
+async def test_version_and_no_models_without_a_worker(lonely: Stage) -> None:
     status, _, body = await lonely.request("/version")
     assert (status, body["protocol"]) == (200, "antiphon.v1")
+    assert (await lonely.request("/v1/models"))[2] == {"object": "list", "data": []}
 
 
 async def test_status_counts_slots() -> None:
@@ -97,10 +98,6 @@ async def test_models() -> None:
         [model] = body["data"]
         assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "antiphon")
         assert isinstance(model["created"], int)
-
-
-async def test_no_models_without_a_worker(lonely: Stage) -> None:
-    assert (await lonely.request("/v1/models"))[2] == {"object": "list", "data": []}
 
 
 async def test_plain_installation_has_a_reference_voice(lonely: Stage) -> None:

@@ -166,18 +166,15 @@ def test_append_and_effective_commit_alone_move_the_idle_clock(
         assert "idle_timeout" not in codes(begun.complete())
 
 
-def test_waiting_for_a_slot_is_not_idleness(talk: Talk) -> None:
+def test_utterance_that_waits_for_a_slot_or_has_its_final_commit_is_not_idle(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append())
     assert talk.wait(600.0) == []
     talk.serve()
     assert talk.wait(29.9) == []
     assert not any(run.ends for run in talk.runs)
-
-
-def test_utterance_that_has_its_final_commit_is_not_idle(begun: Talk) -> None:
-    begun.client(FINAL)
-    assert begun.wait(120.0) == []
-    assert codes(begun.complete()) == ["transcription.done"]
+    talk.client(FINAL)
+    assert talk.wait(120.0) == []
+    assert codes(talk.complete()) == ["transcription.done"]
 
 
 def test_long_utterance_has_no_limit(talk: Talk) -> None:
@@ -283,11 +280,20 @@ def test_failed_session_fails_the_utterance_and_not_the_socket(begun: Talk, reas
     assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
 
 
-def test_failed_session_goes_on_with_what_is_committed_ahead(begun: Talk) -> None:
+@pytest.mark.parametrize("is_lost", [True, False], ids=["failed", "full context"])
+def test_session_that_ends_at_the_worker_goes_on_with_what_is_committed_ahead(
+    begun: Talk, is_lost: bool
+) -> None:
     begun.client(FINAL, COMMIT, append(), FINAL)
-    assert codes(begun.fail(Reason.WORKER_LOST)) == ["processing_error"]
+    if is_lost:
+        assert codes(begun.fail(Reason.WORKER_LOST)) == ["processing_error"]
+    else:
+        begun.worker(Piece(1, " good", b""))
+        begun.finish(1, end=UnitEnd.CONTEXT_FULL)
+        assert begun.left == 1
     assert begun.slot == "wanted"
     begun.serve()
+    assert begun.runs[0].begins
     assert codes(begun.complete()) == ["transcription.done"]
 
 
@@ -332,15 +338,6 @@ def test_full_context_ends_the_utterance_with_what_was_heard(begun: Talk, is_end
     assert begun.slot == "none", "the worker ends its session with it"
     begun.client(append(0.5), FINAL)
     assert begun.slot == ("wanted" if is_ended else "none"), "READY or SKIPPING"
-
-
-def test_full_context_goes_on_with_what_is_committed_ahead(begun: Talk) -> None:
-    begun.client(FINAL, COMMIT, append())
-    begun.worker(Piece(1, " good", b""))
-    begun.finish(1, end=UnitEnd.CONTEXT_FULL)
-    assert (begun.slot, begun.left) == ("wanted", 1)
-    begun.serve()
-    assert begun.runs[0].begins
 
 
 def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other(begun: Talk) -> None:

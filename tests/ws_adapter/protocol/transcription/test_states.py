@@ -74,11 +74,20 @@ def test_ready_final_without_audio_is_ignored_and_has_no_after_effect(talk: Talk
     assert not any(run.ends for run in talk.runs)
 
 
-def test_ready_update_changes_the_model() -> None:
-    talk = Talk(TWO_MODELS)
-    talk.client(UPDATE, OTHER, COMMIT)
-    talk.grant()
-    assert [setup.model for setup in talk.setups] == ["other"]
+def test_update_is_for_the_next_utterance() -> None:
+    ready, opened = Talk(TWO_MODELS), Talk(TWO_MODELS)
+    ready.client(UPDATE, OTHER, COMMIT)
+    ready.grant()
+    assert [setup.model for setup in ready.setups] == ["other"]
+
+    opened.begin()
+    opened.client(OTHER, FINAL)
+    opened.complete()
+    opened.client(COMMIT)
+    opened.wait()
+    assert opened.left == 1, "the worker was configured for another model"
+    opened.serve()
+    assert [setup.model for setup in opened.setups] == ["antiphon-mini", "other"]
 
 
 @pytest.mark.parametrize("more", [4_000, 0], ids=["audio", "nothing"])
@@ -88,19 +97,6 @@ def test_open_final_finishes(talk: Talk, more: int) -> None:
     assert [len(run.audio) // 4 for run in talk.runs] == [20_000, more]
     assert [run.ends for run in talk.runs] == [False, True]
     assert talk.complete() == [done(completion=2)]
-
-
-def test_open_update_is_for_the_next_utterance() -> None:
-    talk = Talk(TWO_MODELS)
-    talk.begin()
-    talk.client(OTHER, FINAL)
-    talk.complete()
-    talk.client(COMMIT)
-    talk.wait()
-
-    assert talk.left == 1, "the worker was configured for another model"
-    talk.serve()
-    assert [setup.model for setup in talk.setups] == ["antiphon-mini", "other"]
 
 
 def test_failed_update_never_revokes_an_earlier_one(talk: Talk) -> None:

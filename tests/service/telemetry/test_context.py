@@ -1,7 +1,5 @@
 """Trace context as text."""
 
-import pytest
-
 from antiphon_service.telemetry.context import format_traceparent, parse_traceparent
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -22,22 +20,10 @@ def test_what_was_read_is_written_alike_and_a_tracestate_comes_along_if_it_is_on
     assert not malformed.trace_state
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        "",
-        "00",
-        GIVEN[:-1],
-        GIVEN.replace("-", "_"),
-        GIVEN.upper(),
-        "ff" + GIVEN[2:],
-        "00-" + "0" * 32 + GIVEN[35:],
-        GIVEN[:36] + "0" * 16 + "-01",
-        GIVEN + "-more",
-        "é" * 55,
+def test_malformed_is_none() -> None:
+    for text in (
+        *(None, "", "00", GIVEN[:-1], GIVEN.replace("-", "_"), GIVEN.upper(), "ff" + GIVEN[2:]),
+        *("00-" + "0" * 32 + GIVEN[35:], GIVEN[:36] + "0" * 16 + "-01", GIVEN + "-more", "é" * 55),
         "0" * 10_000,
-    ],
-)
-def test_malformed_is_none(text: str | None) -> None:
-    assert parse_traceparent(text) is None
+    ):
+        assert parse_traceparent(text) is None, text

@@ -117,33 +117,25 @@ async def test_whoever_gives_much_keeps_nobody_waiting(detector: Detector, score
 
 
 async def test_a_fault_stays_with_the_session_that_has_it(detector: Detector) -> None:
-    """The attack: what cannot be scored, in one batch with the others."""
-    attacker, others = Heard(detector), [Heard(detector) for _ in range(3)]
-    attacker.listener.give(-numbered(2))
-    for other in others:
-        other.listener.give(numbered(2))
-    await until(lambda: attacker.failures == 1)
-
-    assert [numbers(other.scores) for other in others] == [[1, 2]] * 3
-    assert attacker.scores == []
-    assert [other.failures for other in others] == [0] * 3
-
-
-async def test_a_session_that_fails_over_its_scores_is_told_so_and_the_next_ones_get_theirs(
-    detector: Detector,
-) -> None:
+    """The attacks: what cannot be scored, in one batch with the others; and scores that cannot be told."""
     failures = []
 
     def refuses(scores: Sequence[float]) -> None:
         raise ValueError("not now")
 
-    attacker, other = detector.listen(refuses, lambda: failures.append(1)), Heard(detector)
-    attacker.give(numbered(2))
-    other.listener.give(numbered(2))
+    refusing = detector.listen(refuses, lambda: failures.append(1))
+    attacker, others = Heard(detector), [Heard(detector) for _ in range(3)]
+    refusing.give(numbered(2))
+    attacker.listener.give(-numbered(2))
+    for other in others:
+        other.listener.give(numbered(2))
 
-    await until(lambda: len(other.scores) == 2)
+    await until(lambda: attacker.failures == 1 and failures)
 
     assert failures == [1]
+    assert [numbers(other.scores) for other in others] == [[1, 2]] * 3
+    assert attacker.scores == []
+    assert [other.failures for other in others] == [0] * 3
 
 
 async def test_who_is_behind_loses_the_oldest_and_keeps_the_count(detector: Detector, scorer: First) -> None:

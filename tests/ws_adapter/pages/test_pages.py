@@ -168,23 +168,6 @@ async def test_plain_request_where_a_websocket_is_spoken(lonely: Stage) -> None:
         assert (status, headers["upgrade"]) == (426, "websocket"), path
 
 
-async def test_wrong_method(lonely: Stage) -> None:
-    for path, allowed in (
-        ("/health", "get, head"),
-        ("/status", "get, head"),
-        ("/api/queue", "get, head"),
-        ("/api/queue/ticket_1", "get, head, delete"),
-        ("/v1/realtime?mode=audio", "get"),
-        ("/ws/duplex/x", "get"),
-    ):
-        for method in ("POST", "PUT"):
-            status, headers, body = await lonely.request(path, method)
-
-            assert (status, body["error"]["code"]) == (405, "method_not_allowed"), path
-            assert headers["allow"] == allowed
-            assert body["detail"] == body["error"]["message"]
-
-
 async def test_head_is_get_without_its_body(lonely: Stage) -> None:
     for path in ("/health", "/status", "/v1/models", "/api/queue", "/nothing"):
         status, headers, _ = await lonely.request(path)

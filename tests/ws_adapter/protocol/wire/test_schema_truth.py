@@ -25,57 +25,53 @@ PICTURE = pictured()
 VIDEO = base64.b64encode(b"\0\0\0\x10ftypisom").decode()
 ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
 
+CLOSE: Event = {"type": "session.close"}
+G2_APPEND: Event = {"type": "input_audio_buffer.append", "audio": AUDIO}
+
+
+def typed(*names: str) -> list[Event]:
+    return [{"type": name} for name in names]
+
+
 MINIMAL: dict[str, list[Event]] = {
     "realtime": [
         {"type": "session.init", "payload": {}},
         {"type": "input.append", "input": {"audio": AUDIO}},
-        {"type": "session.close"},
+        CLOSE,
     ],
-    "earlier": [
-        {"type": "session.update", "session": {"instructions": "Be brief."}},
-        {"type": "input_audio_buffer.append", "audio": AUDIO},
-        {"type": "session.close"},
-    ],
+    "earlier": [{"type": "session.update", "session": {"instructions": "Be brief."}}, G2_APPEND, CLOSE],
     "duplex": [
-        {"type": "prepare"},
         {"type": "audio_chunk", "audio_base64": AUDIO},
-        {"type": "video_frame"},
-        *({"type": name} for name in ("pause", "resume", "interrupt", "stop", "client_diagnostic")),
+        *typed("prepare", "video_frame", "pause", "resume", "interrupt", "stop", "client_diagnostic"),
     ],
     "realtime_chat": [
         {"type": "session.init", "payload": {}},
         {"type": "input.append", "input": {"messages": [USER]}},
-        {"type": "session.close"},
+        CLOSE,
     ],
     "chat": [{"messages": [USER]}],
     "transcription": [
         {"type": "session.update", "model": "antiphon-mini"},
-        {"type": "input_audio_buffer.append", "audio": AUDIO},
-        {"type": "input_audio_buffer.commit"},
+        *(G2_APPEND, {"type": "input_audio_buffer.commit"}),
     ],
     "live": [
         {"type": "session.start", "session": {"model": "antiphon-mini"}},
         {"type": "session.update", "session": {}},
         {"type": "session.input_audio.append", "audio": AUDIO},
-        *({"type": f"session.{name}"} for name in ("input_audio.mute", "input_audio.unmute", "close")),
+        *typed("session.input_audio.mute", "session.input_audio.unmute", "session.close"),
         *({"type": f"session.{name}.append", "content": "Note."} for name in ("instructions", "thinking")),
     ],
     "realtime_ga": [
         {"type": "session.update", "session": {"type": "realtime"}},
-        {"type": "input_audio_buffer.append", "audio": AUDIO},
-        *({"type": f"input_audio_buffer.{name}"} for name in ("commit", "clear")),
-        {"type": "output_audio_buffer.clear"},
         {"type": "conversation.item.create", "item": ITEM},
         *({"type": f"conversation.item.{name}", "item_id": "item_1"} for name in ("retrieve", "delete")),
         {"type": "conversation.item.truncate", "item_id": "item_1", "content_index": 0, "audio_end_ms": 0},
-        {"type": "response.create"},
-        {"type": "response.cancel"},
+        *(G2_APPEND, *typed("input_audio_buffer.commit", "input_audio_buffer.clear")),
+        *typed("output_audio_buffer.clear", "response.create", "response.cancel"),
     ],
     "transcription_ga": [
         {"type": "session.update", "session": {"type": "transcription"}},
-        {"type": "input_audio_buffer.append", "audio": AUDIO},
-        *({"type": f"input_audio_buffer.{name}"} for name in ("commit", "clear")),
-        {"type": "response.create"},
+        *(G2_APPEND, *typed("input_audio_buffer.commit", "input_audio_buffer.clear", "response.create")),
     ],
 }
 

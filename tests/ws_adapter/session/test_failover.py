@@ -373,26 +373,20 @@ async def test_turn_longer_than_the_journal_ends_with_its_worker(info: Any, opti
         assert not home.engines[1 - first].sessions
 
 
-async def test_no_other_worker_ends_the_session_as_ever() -> None:
-    async with backend(*TALK, workers=1, no_worker_grace_s=0.1) as home, home.stage.client() as client:
-        await client.begin()
-        await units(client, 1)
-        home.lose(0)
-        await fails(client)
-        assert await home.outcome(FailoverOutcome.NO_SLOT) == 1
-        assert await home.value("antiphon_journal_bytes") == 0
-
-
-async def test_worker_that_refuses_the_session_ends_it_as_ever() -> None:
-    async with backend(*TALK) as home, home.stage.client() as client:
+@pytest.mark.parametrize("outcome", [FailoverOutcome.NO_SLOT, FailoverOutcome.REFUSED])
+async def test_no_other_worker_ends_the_session_as_ever(outcome: FailoverOutcome) -> None:
+    """There is none, or it refuses the session."""
+    workers = 1 if outcome is FailoverOutcome.NO_SLOT else 2
+    async with backend(*TALK, workers=workers, no_worker_grace_s=0.1) as home, home.stage.client() as client:
         await client.begin()
         await units(client, 1)
         first = home.at
-        refusal = SessionFailed(Reason.KV_EXHAUSTED, "No memory is left.")
-        home.engines[1 - first].script = Script(TALK, refuses=refusal)
+        for other in {0, workers - 1} - {first}:
+            refusal = SessionFailed(Reason.KV_EXHAUSTED, "No memory is left.")
+            home.engines[other].script = Script(TALK, refuses=refusal)
         home.lose(first)
         await fails(client)
-        assert await home.outcome(FailoverOutcome.REFUSED) == 1
+        assert await home.outcome(outcome) == 1
         assert await home.value("antiphon_journal_bytes") == 0
 
 

@@ -417,12 +417,20 @@ OPEN = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE]
 
 
 @pytest.mark.parametrize("state", OPEN)
-def test_close(state: State) -> None:
+def test_client_or_server_that_ends(state: State) -> None:
     jar = in_state(state)
     jar.client(CLOSE)
     concluded(jar, 1000, "session.closed")
     assert jar.sent[-1]["reason"] == "user_stop"
     assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
+
+    jar = in_state(state)
+    assert jar.machine.is_waiting == (state is State.QUEUED)
+    jar.do(jar.machine.shut_down())
+    if state is State.QUEUED:
+        concluded(jar, 1013, "error:service_unavailable")
+    else:
+        concluded(jar, 1012, "session.closed")
 
 
 def test_close_during_a_turn_answers_it_and_tells_what_the_session_used(busy: Jar) -> None:
@@ -510,12 +518,8 @@ def test_frame_that_is_no_json_text_ends_the_session(state: State) -> None:
     jar = in_state(state)
     jar.do(jar.machine.binary_frame(jar.now))
     concluded(jar, 1003, "error:invalid_frame")
-
-
-def test_invalid_utf8(jar: Jar) -> None:
-    jar.sent.clear()
-    jar.client(b'"\xff"')
-    assert jar.sent == []
+    jar = in_state(state)
+    assert jar.client(b'"\xff"') == []
     assert jar.closed is not None
     assert jar.closed.code == 1007
 
@@ -564,17 +568,6 @@ def test_idle_between_turns() -> None:
 
     concluded(jar, 1000, "session.closed")
     assert jar.sent[-1]["reason"] == "timeout"
-
-
-@pytest.mark.parametrize("state", OPEN)
-def test_server_that_ends(state: State) -> None:
-    jar = in_state(state)
-    assert jar.machine.is_waiting == (state is State.QUEUED)
-    jar.do(jar.machine.shut_down())
-    if state is State.QUEUED:
-        concluded(jar, 1013, "error:service_unavailable")
-    else:
-        concluded(jar, 1012, "session.closed")
 
 
 def test_no_room_for_input_or_for_a_voice_in_the_queue(jar: Jar, silent: Jar) -> None:

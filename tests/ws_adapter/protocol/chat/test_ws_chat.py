@@ -208,12 +208,16 @@ def test_only_the_first_frame_counts(asked: ChatJar) -> None:
 def test_picture_and_clip(jar: ChatJar) -> None:
     picture = pictured()
     said = {"type": "audio", "data": f32(0.5), "sample_rate": 16_000}
-    jar.ask(user({"type": "text", "text": "What is this?"}, {"type": "image", "data": picture}, said))
-    text, image, clip = jar.turn.messages[0].parts
+    loud = {"type": "audio", "data": f32(0.01, level=2.0)}
+    jar.ask(user({"type": "text", "text": "What is this?"}, {"type": "image", "data": picture}, said, loud))
+
+    text, image, clip, clipped = jar.turn.messages[0].parts
     assert text == "What is this?"
     assert image == Picture(base64.b64decode(picture))
     assert isinstance(clip, Speech)
     assert np.array_equal(np.frombuffer(clip.data, "<f4"), np.full(8000, 0.1, "<f4"))
+    assert isinstance(clipped, Speech)
+    assert np.frombuffer(clipped.data, "<f4").max() == 1.0
 
 
 @pytest.mark.parametrize("prefix", ["", "data:video/mp4;base64,"])
@@ -246,13 +250,6 @@ def test_clips_are_resampled(jar: ChatJar, rate: int, encoding: str) -> None:
     heard = np.frombuffer(clip.data, "<f4")
     assert abs(heard.size - 16_000) <= 1
     assert np.abs(np.fft.rfft(heard[:16_000])).argmax() == 440
-
-
-def test_samples_that_were_clipped_are_counted_and_clipped(jar: ChatJar) -> None:
-    jar.ask(user({"type": "audio", "data": f32(0.01, level=2.0)}))
-    (clip,) = jar.turn.messages[0].parts
-    assert isinstance(clip, Speech)
-    assert np.frombuffer(clip.data, "<f4").max() == 1.0
 
 
 CLIP = np.full(16_000, 0.1, "<f4").tobytes()
@@ -390,20 +387,16 @@ def test_field_that_is_missing_or_invalid(jar: ChatJar, code: str, event: Any, t
     assert jar.slots == []
 
 
-def test_too_much_audio_in_all_messages(jar: ChatJar) -> None:
+def test_too_much_audio_in_all_messages_or_too_much_for_the_worker(jar: ChatJar) -> None:
     clip = {"type": "audio", "data": f32(151, rate=8000), "sample_rate": 8000}
     jar.client(request(user(clip), user(clip)))
     refused(jar, code="invalid_payload", close=1008, told="at most 300 s of audio in all messages, got 302 s")
 
-
-def test_too_much_for_the_worker() -> None:
-    file = io.BytesIO()
+    file, large = io.BytesIO(), ChatJar()
     Image.frombytes("RGB", (580, 580), np.random.default_rng(1).bytes(580 * 580 * 3)).save(file, "PNG")
-    picture = base64.b64encode(file.getvalue()).decode()
-    count = MAX_MEDIA_BYTES // len(file.getvalue()) + 1
-    jar = ChatJar()
-    jar.client(request(*[user({"type": "image", "data": picture})] * count))
-    refused(jar, code="invalid_payload", close=1008, told="at most 30 MiB of pictures, clips and videos")
+    picture = {"type": "image", "data": base64.b64encode(file.getvalue()).decode()}
+    large.client(request(*[user(picture)] * (MAX_MEDIA_BYTES // len(file.getvalue()) + 1)))
+    refused(large, code="invalid_payload", close=1008, told="at most 30 MiB of pictures, clips and videos")
 
 
 def test_more_text_than_any_context_holds() -> None:

@@ -135,26 +135,21 @@ def test_session_at_the_worker_is_in_the_background_and_another_model_has_anothe
     ]
 
 
-def test_items_follow_one_another_in_one_slot_with_one_segment_at_a_time() -> None:
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_items_follow_one_another_in_one_slot_unless_another_session_waits_for_it(others_wait: bool) -> None:
     bench = begun(item("a"), item("b"))
-    assert len(bench.runs) == 1
+    bench.others_wait = others_wait
+    assert len(bench.runs) == 1, "one segment at a time"
     bench.write("one")
-    assert len(bench.runs) == 2
-    assert bench.runs[-1].begins
-    bench.write("two")
-
-    assert list(bench.ends) == ["a", "b"]
-    assert len([step for step in bench.steps if isinstance(step, TakeSlot)]) == 1
-    assert not bench.has_slot
-
-
-def test_slot_goes_to_another_session_between_two_items() -> None:
-    bench = begun(item("a"), item("b"))
-    bench.others_wait = True
-    bench.write()
-    leave, take = [step for step in bench.steps if isinstance(step, LeaveSlot | TakeSlot)][-2:]
-    assert (leave, take) == (LeaveSlot(), TakeSlot(""))
+    slots = [step for step in bench.steps if isinstance(step, LeaveSlot | TakeSlot)]
+    assert slots == [TakeSlot("")] + [LeaveSlot(), TakeSlot("")] * others_wait
     assert list(bench.ends) == ["a"]
+    if not others_wait:
+        assert len(bench.runs) == 2
+        assert bench.runs[-1].begins
+        bench.write("two")
+        assert list(bench.ends) == ["a", "b"]
+        assert not bench.has_slot
 
 
 def test_item_that_gave_way_is_begun_again_and_told_once() -> None:
@@ -232,13 +227,11 @@ def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> No
     assert bench.told == []
     assert bench.machine.deadline is None
 
-
-def test_cancelling_one_item_leaves_the_one_that_is_written() -> None:
-    bench = begun(item("a"), item("b"))
-    bench.do(bench.machine.cancel("b", bench.now))
-    bench.do(bench.machine.cancel("unknown", bench.now))
-    bench.write("one")
-    assert bench.ends == {"a": InputTranscriptDone("one", 1.0)}
+    other = begun(item("a"), item("b"))
+    other.do(other.machine.cancel("b", other.now))
+    other.do(other.machine.cancel("unknown", other.now))
+    other.write("one")
+    assert other.ends == {"a": InputTranscriptDone("one", 1.0)}
 
 
 def test_item_that_nobody_serves_fails_and_an_empty_one_needs_no_worker(bench: Bench) -> None:

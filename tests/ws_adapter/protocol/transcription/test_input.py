@@ -73,11 +73,15 @@ def test_frame_that_cannot_be_used_is_refused_with_a_code_and_a_text(told: str) 
         assert re.fullmatch(told, ": ".join(refused(UPDATE, frame))), frame
 
 
-def test_binary_frame_leaves_the_socket_open(talk: Talk) -> None:
+def test_binary_frame_leaves_the_socket_open_and_invalid_utf8_closes_it_without_an_event(talk: Talk) -> None:
     (error,) = talk.do(talk.dialect.binary_frame(talk.now))
     assert error["code"] == "invalid_frame"
     assert "text frames only" in error["error"]
     assert talk.closed is None
+    assert talk.client(b'{"type":"\xff"}') == []
+    assert talk.closed is not None
+    assert talk.closed.code == 1007
+    assert talk.client(UPDATE) == []
 
 
 def test_everything_else_in_an_update_is_ignored(talk: Talk) -> None:
@@ -86,10 +90,13 @@ def test_everything_else_in_an_update_is_ignored(talk: Talk) -> None:
     assert talk.client(COMMIT) == []
 
 
-def test_refused_append_is_not_applied(talk: Talk) -> None:
+def test_refused_append_is_not_applied_and_of_duplicate_keys_the_last_counts(talk: Talk) -> None:
     talk.begin(0.0)
     talk.client({**append(), "audio": base64.b64encode(bytes(3999)).decode()})
     assert talk.dialect.held_bytes == 0
+    talk.client(append())
+    assert talk.client(b'{"type":"input_audio_buffer.commit","final":true,"final":false}') == []
+    assert not talk.runs[-1].ends
 
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -105,32 +112,13 @@ def test_final_in_every_spelling(form: Callable[[str], str]) -> None:
             assert talk.runs[-1].ends is is_final, final
 
 
-def test_with_duplicate_keys_the_last_counts(begun: Talk) -> None:
-    assert begun.client(b'{"type":"input_audio_buffer.commit","final":true,"final":false}') == []
-    assert not begun.runs[-1].ends
-
-
-def test_invalid_utf8_closes_without_an_event(talk: Talk) -> None:
-    assert talk.client(b'{"type":"\xff"}') == []
-    assert talk.closed is not None
-    assert talk.closed.code == 1007
-    assert talk.client(UPDATE) == []
-
-
-def test_audio_is_little_endian_int16() -> None:
+def test_audio_is_little_endian_int16_in_base64_without_its_white_space(talk: Talk) -> None:
     samples = np.array([0, 1, -1, 32767, -32768, 12345], "<i2")
-    talk = Talk()
+    text = base64.b64encode(samples.tobytes()).decode()
     talk.begin(0.0)
-    talk.client({**append(), "audio": base64.b64encode(samples.tobytes()).decode()}, FINAL)
+    assert talk.client({**append(), "audio": "\n".join([text[:6], text[6:]])}, FINAL) == []
     heard = np.frombuffer(talk.runs[0].audio, "<f4")
     assert np.array_equal(heard, samples.astype(np.float32) / np.float32(32768))
-
-
-def test_white_space_in_base64_is_removed(talk: Talk) -> None:
-    talk.begin(0.0)
-    spaced = "\n".join([pcm16(300)[:60], pcm16(300)[60:]])
-    assert talk.client({**append(), "audio": spaced}, FINAL) == []
-    assert talk.samples == 300
 
 
 def test_audio_goes_by_the_second(talk: Talk) -> None:
@@ -228,24 +216,23 @@ def test_without_room_in_the_server_an_append_is_refused(begun: Talk) -> None:
     assert begun.runs[-1].ends
 
 
-def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent(talk: Talk) -> None:
+def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent_however_long_a_flood_goes_on(
+    talk: Talk,
+) -> None:
     assert codes(talk.client(*[b"x"] * 50)) == ["invalid_json"] * 20
     assert talk.notes == []
     talk.wait(1.0)
     assert talk.notes == ["30 errors were not sent, beyond 20 in a second"]
-    assert codes(talk.client(b"x")) == ["invalid_json"]
-    assert talk.closed is None
-    assert talk.client(UPDATE, COMMIT) == []
-    assert talk.slot == "wanted"
-
-
-def test_flood_that_goes_on_is_answered_twenty_times_a_second(talk: Talk) -> None:
     for _ in range(40):
         talk.client(*[b"x"] * 5)
         talk.wait(0.1)
     talk.wait(1.0)
-    assert codes(talk.sent[1:]) == ["invalid_json"] * 80
-    assert sum(int(note.split()[0]) for note in talk.notes) == 120
+    assert codes(talk.sent[1:]) == ["invalid_json"] * 100
+    assert sum(int(note.split()[0]) for note in talk.notes) == 150
+
+    assert talk.closed is None
+    assert talk.client(UPDATE, COMMIT) == []
+    assert talk.slot == "wanted"
 
 
 def test_what_becomes_of_utterances_is_told_in_a_flood(begun: Talk) -> None:

@@ -254,7 +254,11 @@ def test_a_lost_worker_costs_the_item_it_had_and_without_a_worker_items_fail() -
     assert session.closed is None
 
 
-def test_it_ends_in_the_words_of_the_protocol() -> None:
+def test_what_waits_is_counted_and_a_session_ends_in_the_words_of_the_protocol(session: Talk) -> None:
+    session.client(append(2.0))
+    assert session.dialect.held_bytes == pytest.approx(2 * 64_000, rel=0.1)
+    session.dialect.disconnected()
+    assert session.dialect.held_bytes == 0
     for verdict, reason in (
         (errors.SLOW, "invalid_request_error.slow_consumer"),
         (errors.SERVER_SHUTDOWN, "server_error.server_overloaded"),
@@ -263,13 +267,6 @@ def test_it_ends_in_the_words_of_the_protocol() -> None:
         session.do(session.dialect.ended(verdict))
         assert session.closed is not None
         assert session.closed.reason == reason
-
-
-def test_what_waits_is_counted(session: Talk) -> None:
-    session.client(append(2.0))
-    assert session.dialect.held_bytes == pytest.approx(2 * 64_000, rel=0.1)
-    session.dialect.disconnected()
-    assert session.dialect.held_bytes == 0
 
 
 ANYTHING_ELSE: Final = "anything else"

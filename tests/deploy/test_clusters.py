@@ -57,9 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_process_starts_with_options_that_exist_and_secure_every_connection(
-    kind: str, name: str, folder: Path
-) -> None:
+def test_options_exist_and_secure_every_connection(kind: str, name: str, folder: Path) -> None:
     options = options_of(command_of(kind, name, folder))
 
     assert options.dispatcher.startswith("rediss://antiphon-")
@@ -107,9 +105,7 @@ def test_container_drains_within_its_grace_and_names_its_ports(name: str, folder
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unit_drains_before_it_is_killed_and_is_not_restarted_for_its_configuration(
-    name: str, folder: Path
-) -> None:
+def test_unit_drains_before_it_is_killed(name: str, folder: Path) -> None:
     settings = units.directives(units.unit_path(name))
     options = options_of(command_of("systemd", name, folder))
     assert 600 < options.drain_timeout_s < int(settings["TimeoutStopSec"][0])

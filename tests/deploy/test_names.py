@@ -45,9 +45,7 @@ def test_expression_reads_metrics_and_labels_that_are_declared(expression: Expre
 
 
 @pytest.mark.parametrize("expression", expressions(), ids=lambda expression: expression.where)
-def test_series_and_values_that_an_expression_reads_are_in_a_live_scrape(
-    expression: Expression, live: Scrape
-) -> None:
+def test_expression_reads_series_and_values_that_exist(expression: Expression, live: Scrape) -> None:
     for selector in expression.selectors():
         assert selector.series in live.series()
         jobs = [value for label, value in selector.matchers if label == "job"] or list(live.jobs)

@@ -244,9 +244,7 @@ def test_shipped_file_starts_no_redis_before_passwords_are_filled_in(tmp_path: P
     ],
 )
 @pytest.mark.sample("None-None", "antiphon-adapter-guess")
-def test_caller_without_the_password_of_a_user_is_refused(
-    tmp_path: Path, user: str | None, password: str | None
-) -> None:
+def test_caller_without_password_is_refused(tmp_path: Path, user: str | None, password: str | None) -> None:
     acl = tmp_path / "users.acl"
     acl.write_text(acl_text())
     server = RedisServer(tmp_path, f"aclfile {acl}")

@@ -138,9 +138,7 @@ ALLOWED = {
 
 @needs_filters
 @pytest.mark.parametrize("name", NAMES)
-def test_process_under_the_filters_of_the_unit_is_refused_what_no_service_needs(
-    name: str, tmp_path: Path
-) -> None:
+def test_filters_of_the_unit_refuse_what_no_service_needs(name: str, tmp_path: Path) -> None:
     """Attacks: what somebody tries who can run code in an adapter or a worker."""
     file, probe = tmp_path / "file", tmp_path / "probe.py"
     file.touch()

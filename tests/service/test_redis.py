@@ -148,9 +148,7 @@ async def test_functions_are_called_by_socket_and_by_port(redis_server: RedisSer
             assert await call(connected, "echo", prefix("p"), 7) == ["antiphon:{p}:", "7"]
 
 
-async def test_user_with_its_password_may_do_what_a_worker_does_and_nothing_else(
-    closed_server: RedisServer,
-) -> None:
+async def test_user_may_do_what_a_worker_does_and_nothing_else(closed_server: RedisServer) -> None:
     port = closed_server.port
     async with client(f"redis://:s3cr%2Ft@127.0.0.1:{port}") as owner:
         await owner.function_load(LIBRARY_SOURCE)
@@ -252,9 +250,7 @@ async def test_named_authority_replaces_those_of_the_system(
             await connected.ping()
 
 
-async def test_replaced_certificate_is_shown_by_the_next_connection_after_reload(
-    tls_server: TlsServer,
-) -> None:
+async def test_replaced_certificate_is_shown_after_reload(tls_server: TlsServer) -> None:
     tls = RedisTls(tls_server.ca, *tls_server.issue("adapter", trustme.CA()))
     async with client(tls_server.url, tls=tls) as connected:
         with pytest.raises((RedisError, OSError)):
@@ -337,9 +333,7 @@ async def test_connection_that_is_free_is_waited_for_and_given_up(
                 assert await waiting
 
 
-async def test_server_that_answers_nothing_or_is_away_is_an_error_and_found_again(
-    redis_server: RedisServer,
-) -> None:
+async def test_server_that_is_away_is_an_error_and_found_again(redis_server: RedisServer) -> None:
     redis_server.pause()
     async with client(redis_server.url) as connected:
         with pytest.raises((RedisError, OSError)):

@@ -95,9 +95,7 @@ def test_variable_that_cannot_be_honoured_is_named(variable: str, value: str) ->
 
 
 @pytest.mark.parametrize("tracer", ["tracer", "always"])
-def test_span_limits_from_the_environment_hold_for_both_tracers(
-    tracer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_span_limits_hold_for_both_tracers(tracer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"SPAN_ATTRIBUTE_COUNT": "2", "SPAN_EVENT_COUNT": "3", "SPAN_LINK_COUNT": "1"}
     limits |= {"EVENT_ATTRIBUTE_COUNT": "1", "ATTRIBUTE_VALUE_LENGTH": "4", "ATTRIBUTE_COUNT": ""}
     for name, value in limits.items():

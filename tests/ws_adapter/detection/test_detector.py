@@ -153,9 +153,7 @@ async def test_who_is_behind_loses_the_oldest_and_keeps_the_count(detector: Dete
     assert sum(map(sum, scorer.seen)) == 1 + MOST_WAITING
 
 
-async def test_what_is_passed_over_while_older_sound_is_scored_comes_after_it(
-    detector: Detector, scorer: First
-) -> None:
+async def test_what_is_passed_over_comes_after_older_sound(detector: Detector, scorer: First) -> None:
     open_gate, is_scoring = threading.Event(), threading.Event()
     scorer.gate = lambda: (is_scoring.set(), open_gate.wait(PATIENCE_S))
     heard = Heard(detector)

@@ -113,9 +113,7 @@ def test_a_session_hears_again_after_what_was_no_sound(network: Silero) -> None:
     assert scores.max() > 0.9
 
 
-def test_another_file_is_refused_and_loudness_takes_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = silero.find()
     assert real is not None
     broken = tmp_path / "ggml-silero-v9.bin"

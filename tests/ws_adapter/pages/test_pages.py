@@ -211,9 +211,7 @@ async def test_half_an_upgrade_is_told_how_to_upgrade(lonely: Stage) -> None:
     assert (status, told["upgrade"], body["error"]["code"]) == (426, "websocket", "upgrade_required")
 
 
-async def test_our_own_faults_are_told_without_their_text(
-    lonely: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_our_faults_are_told_without_their_text(lonely: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("canary")
 

@@ -69,9 +69,7 @@ def transcriptions(engine: ScriptedEngine) -> list[Any]:
     return [session for session in engine.sessions if isinstance(session.setup, TranscribeSetup)]
 
 
-async def test_transcription_has_a_slot_of_its_own_and_is_counted_with_its_conversation(
-    tmp_path: Path,
-) -> None:
+async def test_transcription_has_a_slot_and_is_counted_with_its_conversation(tmp_path: Path) -> None:
     log, says = tmp_path / "usage.jsonl", write("seven")
     async with talking(says, usage_log=log) as (stage, engine):
         async with stage.client(url(stage)) as client:
@@ -194,7 +192,7 @@ async def test_model_that_is_not_served_fails_each_item_by_name() -> None:
 
 
 @pytest.mark.parametrize(("modes", "code"), [("chat", "not_allowed"), ("chat,audio,video,transcription", "")])
-async def test_key_that_does_not_allow_transcription_has_conversations_without_it(
+async def test_key_may_have_conversations_without_transcription(
     tmp_path: Path, modes: str, code: str
 ) -> None:
     keys = KeyFile(tmp_path / "keys", "admin")

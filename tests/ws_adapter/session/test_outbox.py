@@ -142,9 +142,7 @@ async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None
     assert [event["kind"] for event in line.sent] == ["listen", "listen", "audio"]
 
 
-async def test_congestion_begins_above_the_bound_and_what_waits_is_counted_among_all_that_is_in_flight(
-    line: Line,
-) -> None:
+async def test_congestion_begins_above_the_bound_of_what_is_in_flight(line: Line) -> None:
     line.is_open.clear()
     line.outbox.put(text())
     line.outbox.put(audio())
@@ -198,9 +196,7 @@ async def test_client_that_reads_a_little_is_not_slow(line: Line) -> None:
 
 
 @pytest.mark.parametrize(("count", "waited_s", "stalls"), [(3, 600, 0), (70, 0, 1)], ids=["few", "overflow"])
-async def test_client_that_reads_nothing_is_slow_at_once_beyond_all_bounds_alone(
-    line: Line, count: int, waited_s: float, stalls: int
-) -> None:
+async def test_overflow_is_slow_at_once(line: Line, count: int, waited_s: float, stalls: int) -> None:
     line.is_open.clear()
     for _ in range(count):
         line.outbox.put(audio())

@@ -85,7 +85,7 @@ async def test_client_that_reads_late_gets_everything() -> None:
         assert measured.total(f"{OUTBOX.name}_count") > 0
 
 
-async def test_client_that_vanished_without_a_word_is_noticed_while_output_waits(
+async def test_vanished_client_is_noticed_while_output_waits(
     monkeypatch: pytest.MonkeyPatch, passing: Passing
 ) -> None:
     """Below the bound of the outbox, but so much that no ping gets through any more."""

@@ -250,9 +250,7 @@ def test_first_slot_goes_back_without_input() -> None:
     assert jar.closed is None
 
 
-def test_turn_has_its_slot_and_bytes_until_it_is_answered_and_the_next_one_takes_a_slot_silently(
-    jar: Jar,
-) -> None:
+def test_turn_has_its_slot_until_it_is_answered_and_the_next_one_takes_another(jar: Jar) -> None:
     jar.client(append(USER))
     assert jar.slots == ["take"]
     assert jar.machine.held_bytes == len("Name a prime.")

@@ -114,9 +114,7 @@ def test_queue_events_of_a_wait(jar: ChatJar) -> None:
     ]
 
 
-def test_slot_is_taken_when_the_request_is_read_and_without_a_wait_there_are_no_queue_events(
-    jar: ChatJar,
-) -> None:
+def test_slot_is_taken_when_the_request_is_read_without_queue_events(jar: ChatJar) -> None:
     assert jar.slots == []
     assert jar.machine.is_waiting
     jar.client(request())
@@ -528,9 +526,7 @@ def test_turn_that_fails(asked: ChatJar, reason: Reason | None) -> None:
         (Reason.CONTENT_UNSUPPORTED, "image", "", "the model cannot take"),
     ],
 )
-def test_turn_that_fails_by_a_part_says_which_and_why(
-    asked: ChatJar, reason: Reason, part: str, problem: str, told: str
-) -> None:
+def test_failed_part_is_named(asked: ChatJar, reason: Reason, part: str, problem: str, told: str) -> None:
     asked.done(UnitEnd.FAILED, None, failure=reason, field=f"turn.{FIELD}.{part}", problem=problem)
     refused(asked, code="invalid_payload", close=1008, told=f"{FIELD}.{part}: {told}")
 

@@ -216,9 +216,7 @@ def test_without_room_in_the_server_an_append_is_refused(begun: Talk) -> None:
     assert begun.runs[-1].ends
 
 
-def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent_however_long_a_flood_goes_on(
-    talk: Talk,
-) -> None:
+def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent(talk: Talk) -> None:
     assert codes(talk.client(*[b"x"] * 50)) == ["invalid_json"] * 20
     assert talk.notes == []
     talk.wait(1.0)

@@ -154,7 +154,7 @@ def test_idle_utterance_without_any_audio_is_empty(talk: Talk) -> None:
         *((event, False) for event in (COMMIT, UPDATE, {"type": "x"}, {**append(), "audio": "?"})),
     ],
 )
-def test_append_and_effective_commit_alone_move_the_idle_clock(
+def test_append_and_effective_commit_move_the_clock(
     begun: Talk, event: dict[str, object], counts: bool
 ) -> None:
     begun.wait(29.0)
@@ -199,9 +199,7 @@ UNSERVED = [
 
 
 @pytest.mark.parametrize(("verdict", "code"), UNSERVED)
-def test_without_a_slot_the_audio_is_kept_and_the_client_commits_again(
-    talk: Talk, verdict: Verdict, code: str
-) -> None:
+def test_without_a_slot_the_client_commits_again(talk: Talk, verdict: Verdict, code: str) -> None:
     talk.client(UPDATE, append(0.5), COMMIT, append(0.5))
     talk.slot = "none"
     (error,) = talk.do(talk.dialect.refused(verdict))
@@ -281,9 +279,7 @@ def test_failed_session_fails_the_utterance_and_not_the_socket(begun: Talk, reas
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["failed", "full context"])
-def test_session_that_ends_at_the_worker_goes_on_with_what_is_committed_ahead(
-    begun: Talk, is_lost: bool
-) -> None:
+def test_lost_session_goes_on_with_what_is_committed_ahead(begun: Talk, is_lost: bool) -> None:
     begun.client(FINAL, COMMIT, append(), FINAL)
     if is_lost:
         assert codes(begun.fail(Reason.WORKER_LOST)) == ["processing_error"]
@@ -354,9 +350,7 @@ def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other(begun: Talk
 
 
 @pytest.mark.parametrize("is_early", [False, True])
-def test_utterance_that_outlasts_a_leaving_worker_closes_without_an_event(
-    begun: Talk, is_early: bool
-) -> None:
+def test_utterance_longer_than_its_worker_closes_without_an_event(begun: Talk, is_early: bool) -> None:
     begun.worker(GoingAway(20.0))
     begun.wait(19.9)
     assert begun.closed is None

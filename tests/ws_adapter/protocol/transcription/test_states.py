@@ -116,9 +116,7 @@ def finishing() -> Talk:
 
 
 @pytest.mark.parametrize("events", [(COMMIT, append(), FINAL), (append(), FINAL)], ids=["open", "kept"])
-def test_finishing_final_ends_the_next_utterance(
-    finishing: Talk, events: tuple[dict[str, object], ...]
-) -> None:
+def test_finishing_final_ends_the_next(finishing: Talk, events: tuple[dict[str, object], ...]) -> None:
     finishing.client(*events)
     finishing.complete()
     finishing.wait()

@@ -225,9 +225,7 @@ def test_the_model_may_be_named_and_silence_is_no_words(session: Talk) -> None:
         ({"end": UnitEnd.CONTEXT_FULL}, "context_full"),
     ],
 )
-def test_an_item_whose_words_are_lost_says_so_and_the_next_one_is_heard(
-    session: Talk, done: Event, code: str
-) -> None:
+def test_an_item_that_fails_is_told_and_the_next_one_heard(session: Talk, done: Event, code: str) -> None:
     for _ in range(2):
         committed(session)
     session.grant()

@@ -16,19 +16,14 @@ from tests.support.scripted_engine import CONTINUING, EVERYTHING, Play, Script
 from tests.ws_adapter.session.test_failover import Backend, backend
 from tests.ws_adapter.support.chat_conversation import USER, append, request
 from tests.ws_adapter.support.stage import Client, Stage, until
-from ws_adapter.session import slot
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 BEGUN = ("Sev", "en,")
 REST = (" and", " eleven.")
 CUT = Play(says=tuple((word, 0.0) for word in BEGUN), end=End.TURN, hold="generate")
 SPEAK = request(streaming=True, tts={"enabled": True})
 WHOLE = Play(says=tuple((word, 0.0) for word in (*BEGUN, *REST)), end=End.TURN)
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No session is given up because the machine is slow."""
-    monkeypatch.setattr(slot, "LONGEST_S", 600.0)
 
 
 def chat_client(stage: Stage) -> AbstractAsyncContextManager[Client]:

@@ -30,7 +30,8 @@ from tests.ws_adapter.support import live_conversation as live
 from tests.ws_adapter.support import realtime_ga_conversation as realtime
 from tests.ws_adapter.support.conversation import Event, append
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
-from ws_adapter.session import slot
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 LONG_S = 600.0
 TALK = (listen(), speak("Hello"), speak(" there"), turn_end(" you"), listen())
@@ -70,13 +71,6 @@ class Backend:
     async def outcome(self, outcome: FailoverOutcome) -> float | None:
         """How many failovers had this outcome."""
         return await self.value("antiphon_failovers_total", outcome=outcome.value)
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No session is given up, and no unit left behind, because the machine is slow."""
-    monkeypatch.setattr(slot, "LONGEST_S", LONG_S)
-    monkeypatch.setattr(slot, "HAND_OVER_S", LONG_S)
 
 
 def is_held(engine: ScriptedEngine) -> bool:

@@ -12,14 +12,8 @@ from tests.ws_adapter.server.test_several_adapters import age
 from tests.ws_adapter.session.test_failover import LONG_S, TALK, text_of, units
 from tests.ws_adapter.support.conversation import CLOSE, INIT
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
-from ws_adapter.session import slot
 
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No session is given up because the machine is slow."""
-    monkeypatch.setattr(slot, "LONGEST_S", LONG_S)
-    monkeypatch.setattr(slot, "HAND_OVER_S", LONG_S)
+pytestmark = pytest.mark.usefixtures("patience")
 
 
 def engine_of(slots: int) -> ScriptedEngine:

@@ -57,19 +57,17 @@ def test_answer_keeps_its_place_in_the_order_of_input(talk: Conversation) -> Non
     assert [told["chunk_index"] for told in answers] == [0, 1]
 
 
-def test_unit_with_a_part_that_was_dropped_does_not_run(talk: Conversation) -> None:
+def test_unit_with_a_part_that_was_dropped_is_answered_and_does_not_run(talk: Conversation) -> None:
     talk.client(append(0.5))
     assert dropping(talk, append(0.25)) == []
     assert [is_dropped(told) for told in talk.client(append(1))] == [True]
     talk.client(append(0.25))
     assert [run.audio for run in talk.runs] == [base64.b64decode(pcm(1))]
-
-
-def test_dropped_rest_is_padded_and_answered(talk: Conversation) -> None:
+    talk.finish(1)
     dropping(talk, append(0.25))
-    assert [is_dropped(told) for told in talk.wait(1.25)] == [True]
+    assert [is_dropped(told) for told in talk.wait(1.25)] == [True], "the rest is padded"
     talk.client(append(1))
-    assert len(talk.runs) == 1
+    assert len(talk.runs) == 2
 
 
 def test_pictures_of_dropped_input_are_neither_looked_at_nor_held() -> None:
@@ -107,7 +105,13 @@ def test_fields_are_checked_all_the_same_and_other_events_are_not_dropped(talk: 
     assert talk.closed is not None
 
 
-def test_input_that_is_held_is_counted_until_its_unit_is_closed(talk: Conversation) -> None:
+def test_input_is_counted_until_its_unit_is_closed_and_reference_audio_until_the_worker_has_it() -> None:
+    talk = Conversation()
+    talk.client({"type": "session.init", "payload": {"ref_audio": pcm(1), "tts_ref_audio": pcm(2)}})
+    talk.connect()
+    assert talk.dialect.held_bytes == 3 * 64_000
+    talk.worker(ready_signal())
+    assert talk.dialect.held_bytes == 0
     for _ in range(3):
         talk.client(append(1))
     assert talk.dialect.held_bytes == 3 * 64_000
@@ -128,15 +132,6 @@ def test_carried_audio_and_pictures_are_counted_until_the_session_ends() -> None
         else:
             talk.dialect.disconnected()
         assert talk.dialect.held_bytes == 0
-
-
-def test_reference_audio_is_counted_until_the_worker_has_it() -> None:
-    talk = Conversation()
-    talk.client({"type": "session.init", "payload": {"ref_audio": pcm(1), "tts_ref_audio": pcm(2)}})
-    talk.connect()
-    assert talk.dialect.held_bytes == 3 * 64_000
-    talk.worker(ready_signal())
-    assert talk.dialect.held_bytes == 0
 
 
 def test_nobody_waits_with_reference_audio_while_there_is_no_room_but_who_has_a_slot_begins() -> None:

@@ -12,19 +12,13 @@ from tests.ws_adapter.session.test_failover import Backend, backend
 from tests.ws_adapter.support.realtime_ga_conversation import append as ga_append
 from tests.ws_adapter.support.stage import Client, until
 from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL, Event, append
-from ws_adapter.session import slot
+
+pytestmark = pytest.mark.usefixtures("patience")
 
 UPDATE: Final[Event] = {"type": "session.update", "model": EVERYTHING.name}
 FIRST = write("one ")
 SECOND = ("two ", "three ")
 LAST = write("four.")
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No session is given up, and no unit left behind, because the machine is slow."""
-    monkeypatch.setattr(slot, "LONGEST_S", 600.0)
-    monkeypatch.setattr(slot, "HAND_OVER_S", 600.0)
 
 
 def url(home: Backend, path: str = "/v1/transcription") -> str:

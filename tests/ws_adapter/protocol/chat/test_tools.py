@@ -103,6 +103,8 @@ def _call(**fields: Any) -> Event:
     return {**CALLED, "tool_calls": [{**CALL, "function": {**CALL["function"], **fields}}]}  # type: ignore[dict-item]
 
 
+PARAMETERS = "tools[0].function.parameters"
+LARGE, ARRAY = ({"title": "x" * MAX_SCHEMA_BYTES}, {"type": "array"})
 BAD_FIELDS: dict[str, tuple[Event, str]] = {
     "a name with a space": ({"tools": [_function(name="get it")]}, "tools[0].function.name"),
     "no name": ({"tools": [{"function": {}}]}, "tools[0].function.name"),
@@ -110,14 +112,8 @@ BAD_FIELDS: dict[str, tuple[Event, str]] = {
     "another type": ({"tools": [{"type": "mcp"}]}, "tools[0].type"),
     "a name twice": ({"tools": [TIME, TIME]}, "tools[1].function.name"),
     "too many": ({"tools": [_function(name=f"t{i}") for i in range(MAX_TOOLS + 1)]}, "tools"),
-    "a large schema": (
-        {"tools": [_function(parameters={"title": "x" * MAX_SCHEMA_BYTES})]},
-        "tools[0].function.parameters",
-    ),
-    "a schema of no object": (
-        {"tools": [_function(parameters={"type": "array"})]},
-        "tools[0].function.parameters.type",
-    ),
+    "a large schema": ({"tools": [_function(parameters=LARGE)]}, PARAMETERS),
+    "a schema of no object": ({"tools": [_function(parameters=ARRAY)]}, f"{PARAMETERS}.type"),
     "a choice of nothing": ({"tool_choice": "required"}, "tool_choice"),
     "another choice": ({"tools": [TIME], "tool_choice": "any"}, "tool_choice"),
     "a tool that is not there": ({"tools": [WEATHER], "tool_choice": TIME}, "tool_choice.function.name"),
@@ -133,10 +129,7 @@ BAD_MESSAGES: dict[str, tuple[list[Event], str]] = {
     "a result of no call": ([USER, RESULT], "messages[1].tool_call_id"),
     "a result without an id": ([USER, CALLED, {"role": "tool", "content": "x"}], "messages[2].tool_call_id"),
     "a result of nothing": ([USER, CALLED, {**RESULT, "content": ""}], "messages[2].content"),
-    "a result of the user's": (
-        [USER, CALLED, {**USER, "tool_call_id": "call_1"}],
-        "messages[2].tool_call_id",
-    ),
+    "a result of a user": ([USER, CALLED, {**USER, "tool_call_id": "call_1"}], "messages[2].tool_call_id"),
     "a message of nothing": ([USER, {"role": "assistant"}], "messages[1].content"),
 }
 BAD: dict[str, tuple[list[Event], Event, str]] = {
@@ -213,21 +206,16 @@ def test_what_was_called_can_be_fed_back(dialect: Any) -> None:
     assert turn.messages[1].calls == (Call("call_a", "weather", '{"city": "Bern"}'),)
 
 
-def test_a_call_that_is_cut_off_is_none(dialect: Any) -> None:
+def test_two_calls_are_apart_and_one_that_is_cut_off_is_none(dialect: Any) -> None:
+    again = [CallDelta(1, "call_b", "time", "{}", complete=True)]
+    done = says(ran(dialect, tools=[WEATHER, TIME]), *(Piece(1, "", b"", call=it) for it in BERN + again))[-1]
+    calls = [(it["id"], it["function"]["name"]) for it in done["tool_calls"]]
+    assert calls == [("call_a", "weather"), ("call_b", "time")]
+
     jar = ran(dialect, tools=[WEATHER])
     jar.prefilled()
     jar.worker(*(Piece(1, "", b"", call=delta) for delta in BERN[:2]))
-    done = jar.done(finish=Finish.LENGTH)[0]
-    assert "tool_calls" not in done
-
-
-def test_two_calls_are_apart(dialect: Any) -> None:
-    again = [CallDelta(1, "call_b", "time", "{}", complete=True)]
-    done = says(ran(dialect, tools=[WEATHER, TIME]), *(Piece(1, "", b"", call=it) for it in BERN + again))[-1]
-    assert [(it["id"], it["function"]["name"]) for it in done["tool_calls"]] == [
-        ("call_a", "weather"),
-        ("call_b", "time"),
-    ]
+    assert "tool_calls" not in jar.done(finish=Finish.LENGTH)[0]
 
 
 def test_thoughts_are_told_apart() -> None:
@@ -237,15 +225,12 @@ def test_thoughts_are_told_apart() -> None:
     assert (told[-1]["text"], told[-1]["thinking"]) == ("So.", "Hm.")
 
 
-@pytest.mark.parametrize(
-    ("field", "param"),
-    [
+def test_what_the_worker_refuses_is_told_by_the_client_s_own_field() -> None:
+    for field, param in (
         ("turn.tools[0].parameters_json", "input.tools[0].function.parameters"),
         ("turn.tool_choice", "input.tool_choice"),
-    ],
-)
-def test_what_the_worker_refuses_is_told_by_the_client_s_own_field(field: str, param: str) -> None:
-    jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[TIME], tool_choice="required")
-    error, done = jar.done(UnitEnd.FAILED, None, failure="PARAMS_INVALID", field=field)
-    assert (error["error"]["code"], error["error"]["param"]) == ("invalid_payload", param)
-    assert done["reason"] == "error"
+    ):
+        jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[TIME], tool_choice="required")
+        error, done = jar.done(UnitEnd.FAILED, None, failure="PARAMS_INVALID", field=field)
+        assert (error["error"]["code"], error["error"]["param"]) == ("invalid_payload", param)
+        assert done["reason"] == "error"

@@ -81,19 +81,18 @@ def test_options_exist_and_secure_every_connection(kind: str, name: str, folder:
 @pytest.mark.parametrize("kind", KINDS)
 def test_adapter_refuses_to_start_until_the_proxies_are_named(kind: str, folder: Path) -> None:
     """Attack: with 10.0.0.0/8, as these files had it, any pod poses as any client."""
-    unset = {
-        "kubernetes": objects.of_kind("ConfigMap")["antiphon"]["data"]["trusted-proxies"],
-        "systemd": "",
-    }[kind]
+    shipped = objects.of_kind("ConfigMap")["antiphon"]["data"]["trusted-proxies"]
+    unset = shipped if kind == "kubernetes" else ""
     with pytest.raises(ConfigurationError, match="trusted_proxies"):
         options_of(command_of(kind, "adapter", folder, unset))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_container_drains_within_its_grace_and_names_its_ports(name: str, folder: Path) -> None:
-    app = f"antiphon-{name}"
+def test_container_and_unit_drain_before_they_are_killed_and_name_their_ports(
+    name: str, folder: Path
+) -> None:
+    app, settings = f"antiphon-{name}", units.directives(units.unit_path(name))
     options = options_of(command_of("kubernetes", name, folder))
-
     ports = {port["name"]: port["containerPort"] for port in objects.container(app)["ports"]}
     assert ports["administration"] == options.admin_port
     assert 600 < options.drain_timeout_s < objects.pod(app)["terminationGracePeriodSeconds"] == GRACE_S
@@ -103,10 +102,6 @@ def test_container_drains_within_its_grace_and_names_its_ports(name: str, folder
         assert options.listen.endswith(f":{ports['grpc']}")
         assert options.advertise == f"10.1.2.3:{ports['grpc']}"
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_unit_drains_before_it_is_killed(name: str, folder: Path) -> None:
-    settings = units.directives(units.unit_path(name))
     options = options_of(command_of("systemd", name, folder))
     assert 600 < options.drain_timeout_s < int(settings["TimeoutStopSec"][0])
     assert settings["RestartPreventExitStatus"] == ["2"]

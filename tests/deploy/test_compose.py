@@ -49,6 +49,7 @@ def test_script_makes_secrets_once_and_closes_their_folder(secrets: Path) -> Non
     clients = (secrets / "adapter/clients").read_text().splitlines()
     assert [line.partition(":")[0] for line in clients] == ["alice", "prometheus"]
     assert re.fullmatch(r"ak_\S+\n", (secrets / "alice.key").read_text())
+    assert "docker compose -f deploy/compose/compose.yaml up" in (ROOT / "docs/operations.md").read_text()
     assert (secrets / "adapter/worker.key").read_text() == (secrets / "worker/worker.key").read_text()
     assert "PASSWORD_SHA256" not in (secrets / "redis/users.acl").read_text()
     assert secrets.stat().st_mode & 0o777 == 0o700
@@ -76,9 +77,12 @@ def test_files_that_services_name_are_made_or_shipped(secrets: Path) -> None:
 
 
 @pytest.mark.parametrize("service", OURS)
-def test_options_are_those_of_kubernetes(service: str) -> None:
+def test_options_are_those_of_kubernetes_and_the_grace_period_outlasts_the_drain(service: str) -> None:
+    words = command_of(service)
     variables = {"POD_IP": service, "TRUSTED_PROXIES": "172.30.8.1"}
-    assert command_of(service) == objects.command_of(service, variables)
+    assert words == objects.command_of(service, variables)
+    grace = services()[service]["stop_grace_period"]
+    assert float(grace.removesuffix("s")) >= float(words[words.index("--drain-timeout-s") + 1]) + 10
 
 
 def test_services_are_confined_and_reached_from_this_machine_alone() -> None:
@@ -96,13 +100,6 @@ def test_services_are_confined_and_reached_from_this_machine_alone() -> None:
     assert words[words.index("--trusted-proxies") + 1] == subnet["gateway"]
 
 
-@pytest.mark.parametrize("service", OURS)
-def test_grace_period_outlasts_the_drain(service: str) -> None:
-    words = command_of(service)
-    grace = services()[service]["stop_grace_period"]
-    assert float(grace.removesuffix("s")) >= float(words[words.index("--drain-timeout-s") + 1]) + 10
-
-
 def test_prometheus_scrapes_the_jobs_of_the_alerts() -> None:
     jobs = {each["job_name"]: each for each in read_yaml("compose/prometheus.yml")["scrape_configs"]}
     shipped = {each["job_name"] for each in read_yaml("prometheus/prometheus.yml")["scrape_configs"]}
@@ -116,11 +113,6 @@ def test_prometheus_scrapes_the_jobs_of_the_alerts() -> None:
 def test_grafana_gets_the_shipped_dashboard() -> None:
     [provider] = read_yaml("compose/grafana/dashboards.yml")["providers"]
     [source] = read_yaml("compose/grafana/sources.yml")["datasources"]
-    assert mounts("grafana")[f"{provider['options']['path']}/antiphon.json"] == Path(
-        "../grafana/antiphon.json"
-    )
+    mounted = mounts("grafana")[f"{provider['options']['path']}/antiphon.json"]
+    assert mounted == Path("../grafana/antiphon.json")
     assert source["url"] == "http://prometheus:9090"
-
-
-def test_documentation_says_how_to_start_it() -> None:
-    assert "docker compose -f deploy/compose/compose.yaml up" in (ROOT / "docs/operations.md").read_text()

@@ -104,13 +104,10 @@ async def test_each_session_has_its_own_fields_in_every_task(log: Log) -> None:
     }
 
 
-def test_text_for_people_is_one_line_with_the_fields_behind() -> None:
+def test_text_for_people_is_one_line_and_terminals_alone_get_it(restored_log: None) -> None:
     log = Log(TextFormatter())
     log.logger.warning("the worker is %s", "gone", extra={"worker_id": "w", "trace_id": "0af7"})
     assert log.stream.getvalue()[8:] == " WARNING there: the worker is gone worker_id=w\n"
-
-
-def test_terminals_get_text_and_all_else_lines_for_machines(restored_log: None) -> None:
     for stream, is_json in ((io.StringIO(), True), (Terminal(), False)):
         configure("info", stream)
         logging.getLogger("there").info("yes")

@@ -100,17 +100,22 @@ async def test_models() -> None:
         assert isinstance(model["created"], int)
 
 
-async def test_plain_installation_has_a_reference_voice(lonely: Stage) -> None:
+async def test_reference_voice_is_the_shipped_one_or_the_installation_s_own(
+    lonely: Stage, tmp_path: Path
+) -> None:
     with wave.open(str(SHIPPED)) as file:
         frames = file.readframes(file.getnframes())
-    status, headers, body = await lonely.request("/api/default_ref_audio")
-
-    assert (status, headers["content-type"]) == (200, "application/json")
-    audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
-    seconds = len(frames) / 2 / 16_000
-    size = {"duration": seconds, "sample_rate": 16_000, "samples": len(frames) // 2}
-    assert body == {"name": "antiphon-mini", **size}
-    np.testing.assert_allclose(audio, np.frombuffer(frames, "<i2") / 32768, atol=1e-4)
+    shipped = np.frombuffer(frames, "<i2") / 32768
+    own = np.linspace(-0.5, 0.5, 16_000, dtype=np.float32)
+    write_wav(tmp_path / "default.wav", own, 16_000)
+    async with running_adapter("127.0.0.1:1", wait=False, voices=tmp_path) as other:
+        for stage, name, samples in ((lonely, "antiphon-mini", shipped), (other, "default", own)):
+            status, headers, body = await stage.request("/api/default_ref_audio")
+            assert (status, headers["content-type"]) == (200, "application/json")
+            audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
+            size = {"duration": samples.size / 16_000, "sample_rate": 16_000, "samples": samples.size}
+            assert body == {"name": name, **size}
+            np.testing.assert_allclose(audio, samples, atol=1e-4)
 
 
 async def test_reference_voice_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,17 +123,6 @@ async def test_reference_voice_is_encoded_once(monkeypatch: pytest.MonkeyPatch) 
     first = voice.description
     monkeypatch.setattr("ws_adapter.pages.default_voice.base64.b64encode", None)
     assert voice.description is first
-
-
-async def test_default_reference_voice(tmp_path: Path) -> None:
-    samples = np.linspace(-0.5, 0.5, 16_000, dtype=np.float32)
-    write_wav(tmp_path / "default.wav", samples, 16_000)
-    async with running_adapter("127.0.0.1:1", wait=False, voices=tmp_path) as stage:
-        status, _, body = await stage.request("/api/default_ref_audio")
-        assert status == 200
-        audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
-        assert body == {"name": "default", "duration": 1.0, "sample_rate": 16_000, "samples": 16_000}
-        np.testing.assert_allclose(audio, samples, atol=1e-4)
 
 
 @pytest.mark.parametrize(

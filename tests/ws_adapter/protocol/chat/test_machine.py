@@ -299,16 +299,12 @@ def test_nothing_is_said_after_the_end(ended: Callable[[], Jar]) -> None:
     jar.ready()
     jar.client(append())
     jar.client(request())
-    jar.do(jar.machine.binary_frame(jar.now))
-    jar.do(jar.machine.refused(errors.NO_WORKER))
-    jar.do(jar.machine.shut_down())
-    jar.do(jar.machine.slow_consumer())
-    jar.do(jar.machine.congested(True, jar.now))
-    jar.do(jar.machine.withdrawn([]))
-    jar.do(jar.machine.tick(jar.now + 1000, False))
-
     assert jar.sent == before
-    assert jar.machine.deadline is None
+    machine, now = jar.machine, jar.now
+    assert machine.binary_frame(now) == machine.refused(errors.NO_WORKER) == machine.shut_down() == []
+    assert machine.slow_consumer() == machine.congested(True, now) == machine.withdrawn([]) == []
+    assert machine.tick(now + 1000, False) == []
+    assert machine.deadline is None
 
 
 def test_one_request_in_any_order_of_events() -> None:

@@ -69,18 +69,15 @@ def test_slot_is_not_kept_while_others_wait(between: Talk, waited: float) -> Non
     assert between.slot == "none"
 
 
-def test_who_has_more_to_say_waits_behind_the_others(begun: Talk) -> None:
+def test_utterance_keeps_its_slot_and_who_has_more_to_say_waits_behind_the_others(begun: Talk) -> None:
+    begun.wait(20.0, others_wait=True)
+    assert begun.slot == "held"
     begun.client(FINAL, COMMIT, append(), FINAL)
     begun.complete()
     begun.wait(0.0, others_wait=True)
     assert (begun.slot, begun.taken, begun.left) == ("wanted", 2, 1)
     begun.serve()
     assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
-
-
-def test_utterance_keeps_its_slot_while_others_wait(begun: Talk) -> None:
-    begun.wait(20.0, others_wait=True)
-    assert begun.slot == "held"
 
 
 def test_slot_is_kept_after_a_failure_too(begun: Talk) -> None:
@@ -212,24 +209,23 @@ def test_without_a_slot_the_client_commits_again(talk: Talk, verdict: Verdict, c
     assert talk.samples == 24_000
 
 
-def test_without_a_slot_a_whole_utterance_can_be_committed_by_its_final_again(talk: Talk) -> None:
-    talk.client(UPDATE, append(), FINAL)
-    talk.slot = "none"
-    talk.do(talk.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))
-    assert talk.client(FINAL) == []
-    talk.serve()
-    assert talk.complete("x") == [delta("x"), done("x", completion=1)]
-
-
-def test_without_a_slot_what_was_committed_ahead_tries_in_turn(talk: Talk) -> None:
-    talk.client(UPDATE, COMMIT, append(level=1), FINAL, COMMIT, append(level=2), FINAL, append(level=3))
+def test_without_a_slot_what_was_committed_ahead_tries_in_turn_and_finals_commit_again() -> None:
+    ahead, whole = Talk(), Talk()
+    ahead.client(UPDATE, COMMIT, append(level=1), FINAL, COMMIT, append(level=2), FINAL, append(level=3))
     for _ in range(2):
-        talk.slot = "none"
-        assert codes(talk.do(talk.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))) == ["queue_full"]
-    assert (talk.slot, talk.taken) == ("none", 2)
-    talk.client(FINAL)
-    talk.serve()
-    assert talk.levels == [1, 2, 3]
+        ahead.slot = "none"
+        assert codes(ahead.do(ahead.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))) == ["queue_full"]
+    assert (ahead.slot, ahead.taken) == ("none", 2)
+    ahead.client(FINAL)
+    ahead.serve()
+    assert ahead.levels == [1, 2, 3]
+
+    whole.client(UPDATE, append(), FINAL)
+    whole.slot = "none"
+    whole.do(whole.dialect.refused(VERDICTS[Reason.QUEUE_FULL]))
+    assert whole.client(FINAL) == []
+    whole.serve()
+    assert whole.complete("x") == [delta("x"), done("x", completion=1)]
 
 
 def test_worker_that_cannot_be_reached_fails_the_utterance(talk: Talk) -> None:

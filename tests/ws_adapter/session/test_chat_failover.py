@@ -172,14 +172,3 @@ async def test_spoken_answer_that_another_worker_does_not_give_again_fails_as_ev
             await hear(client, "".join(BEGUN))
             await lose_in_the_middle(home, other)
             await fails(client)
-
-
-async def test_turn_that_breaks_its_worker_breaks_two_and_no_third() -> None:
-    plays = Play(breaks_device=True)
-    async with backend(plays, workers=3, info=CONTINUING) as home, chat_client(home.stage) as client:
-        await client.send(request(streaming=True))
-        events, code = await client.end()
-        assert events[-1]["type"] == "error"
-        assert code == 1011
-        assert await home.outcome(FailoverOutcome.SUSPECT) == 1
-        assert sum(bool(engine.sessions) for engine in home.engines) == 2

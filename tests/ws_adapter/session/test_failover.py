@@ -274,26 +274,6 @@ async def test_all_sessions_of_a_lost_worker_go_on() -> None:
         assert await home.outcome(FailoverOutcome.CONTINUED) == moving
 
 
-async def test_session_waits_for_a_slot_before_newcomers() -> None:
-    async with backend(*TALK) as home, AsyncExitStack() as clients:
-        one = await clients.enter_async_context(home.stage.client())
-        await one.begin()
-        told = await units(one, 2)
-        first = home.at
-        other = await clients.enter_async_context(home.stage.client())
-        await other.begin()
-        newcomer = await clients.enter_async_context(home.stage.client())
-        await newcomer.expect("session.queued")
-        home.lose(first)
-        await one.send(append(1.0))
-        await home.stage.until_queue(2)
-        await other.socket.close()
-        told += await answer(one) + await units(one, 1)
-        assert text_of(told) == "Hello there you"
-        await one.socket.close()
-        await newcomer.expect_until("session.queue_done")
-
-
 async def test_live_session_goes_on_at_another_worker() -> None:
     plays = (listen(), replace(speak("word"), hold="generate"), turn_end(" you"))
     async with backend(*plays) as home:

@@ -84,17 +84,6 @@ async def test_item_of_realtime_is_heard_again() -> None:
             assert done["transcript"] == "one two."
 
 
-async def test_worker_that_is_lost_between_two_utterances_is_replaced_for_the_next() -> None:
-    async with backend(write("Yes."), info=EVERYTHING) as home:
-        async with home.stage.client(url(home)) as client, asyncio.timeout(PATIENCE_S):
-            await begun(client)
-            await client.send(FINAL)
-            await client.expect_until("transcription.done")
-            home.lose(home.at)
-            await client.send(COMMIT, append(), FINAL)
-            assert (await client.expect_until("transcription.done"))["text"] == "Yes."
-
-
 async def test_worker_that_drains_hands_the_utterance_over() -> None:
     async with backend(FIRST, LAST, info=EVERYTHING) as home:
         async with home.stage.client(url(home)) as client, asyncio.timeout(PATIENCE_S):

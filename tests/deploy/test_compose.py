@@ -5,18 +5,29 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from antiphon_service.semconv import SERVICE_ADAPTER, SERVICE_WORKER
 from tests.deploy import objects
-from tests.deploy.composition import command_of, services
 from tests.deploy.files import DEPLOY, ROOT, read_yaml
 from tests.support.patience import PATIENCE_S
 
 COMPOSE = DEPLOY / "compose"
 OURS = ("antiphon-adapter", "antiphon-worker")
+
+
+def services() -> dict[str, dict[str, Any]]:
+    """Return the services by their names."""
+    return dict(read_yaml("compose/compose.yaml")["services"])
+
+
+def command_of(service: str) -> list[str]:
+    """Return the words that start the adapter or the worker, each value as a word of its own."""
+    words = [part for word in services()[service]["command"] for part in word.split("=", 1)]
+    return ["antiphon", service.removeprefix("antiphon-"), *words]
 
 
 @pytest.fixture(scope="module")

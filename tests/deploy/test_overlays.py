@@ -100,38 +100,19 @@ def test_schemas_find_a_field_that_a_kind_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_pods_of_an_overlay_are_confined(name: str) -> None:
+def test_pods_of_an_overlay_are_confined_and_have_policies(name: str) -> None:
+    policies = [each["spec"] for each in overlay(name, "NetworkPolicy")]
     for template in pods(name):
-        spec = template["spec"]
+        spec, labels = template["spec"], template["metadata"]["labels"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for each in [*spec["containers"], *spec.get("initContainers", ())]:
             assert each["securityContext"] == RESTRICTED
             assert {"memory", "ephemeral-storage"} <= each["resources"]["limits"].keys()
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_every_pod_of_an_overlay_has_policies_and_one_budget(name: str) -> None:
-    policies = [each["spec"] for each in overlay(name, "NetworkPolicy")]
-    for template in pods(name):
-        labels = template["metadata"]["labels"]
         governing = [each for each in policies if selects(each["podSelector"], labels)]
         assert len(governing) == 1 + (labels.get("ray") == "head")
         assert all(each["policyTypes"] == ["Ingress", "Egress"] for each in governing)
-    budgets = [each["spec"]["selector"] for each in overlay(name, "PodDisruptionBudget")]
-    for each in overlay(name, "Deployment"):
-        assert len([selector for selector in budgets if selects(selector, labels_of(each))]) == 1
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_deployment_of_an_overlay_selects_its_own_pods_alone(name: str) -> None:
-    deployments = overlay(name, "Deployment")
-    for each in deployments:
-        selector = each["spec"]["selector"]
-        assert [other for other in deployments if selects(selector, labels_of(other))] == [each]
-        for constraint in each["spec"]["template"]["spec"].get("topologySpreadConstraints", ()):
-            assert constraint["labelSelector"] == selector
 
 
 def option(words: list[str], name: str) -> float:
@@ -140,10 +121,16 @@ def option(words: list[str], name: str) -> float:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_grace_period_outlasts_the_drain_and_the_drain_the_longest_session(name: str) -> None:
-    for each in overlay(name, "Deployment"):
+def test_deployments_select_their_own_pods_with_one_budget_and_outlast_their_sessions(name: str) -> None:
+    deployments = overlay(name, "Deployment")
+    budgets = [each["spec"]["selector"] for each in overlay(name, "PodDisruptionBudget")]
+    for each in deployments:
+        selector, spec = each["spec"]["selector"], each["spec"]["template"]["spec"]
+        assert [other for other in deployments if selects(selector, labels_of(other))] == [each]
+        assert len([budget for budget in budgets if selects(budget, labels_of(each))]) == 1
+        for constraint in spec.get("topologySpreadConstraints", ()):
+            assert constraint["labelSelector"] == selector
         if each["metadata"]["name"] not in ("antiphon-redis", "antiphon-ray-llm"):
-            spec = each["spec"]["template"]["spec"]
             drain = option(spec["containers"][0]["args"], "--drain-timeout-s")
             assert spec["terminationGracePeriodSeconds"] >= drain + 10
             assert drain > Limits.session_limit_s

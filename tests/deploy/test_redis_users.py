@@ -13,7 +13,6 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 from antiphon_service.pools import pool_name
 from antiphon_service.redis import LIBRARY, connect, prefix
 from tests.deploy.files import ROOT
-from tests.deploy.lua import commands_of
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 from tests.support.redis_users import ACL, PASSWORDS, RedisUsers, acl_text
 from tests.ws_adapter.shared_journal.test_journals import PATH, Talk, claim
@@ -42,6 +41,24 @@ OF_TENANTS = ["take", "read_keys"]
 OF_JOURNAL = ["begin", "append", "beat", "claim", "release", "forget"]
 
 pytestmark = pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+
+
+def commands_of(source: Path, functions: list[str]) -> set[str]:
+    """Return the commands, in lower case, that the registered `functions` call, themselves or by helpers."""
+    text = re.sub(r"--.*", "", source.read_text())
+    registered = dict(re.findall(r"register_function\('(\w+)', (\w+)\)", text))
+    parts = re.split(
+        r"^local function (\w+)", text.partition("redis.register_function")[0], flags=re.MULTILINE
+    )
+    bodies = dict(zip(parts[1::2], parts[2::2], strict=True))
+    waiting, seen, commands = [registered[name] for name in functions], set(), set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            commands |= {command.lower() for command in re.findall(r"call\('([A-Z]+)'", bodies[name])}
+            waiting += [called for called in re.findall(r"\b(\w+)\(", bodies[name]) if called in bodies]
+    return commands
 
 
 def rules_of(user: str) -> set[str]:

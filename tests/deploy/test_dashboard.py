@@ -19,7 +19,6 @@ def test_ids_and_titles_are_unique_and_panels_lie_side_by_side() -> None:
     everything = dashboard()["panels"]
     assert len({panel["id"] for panel in everything}) == len(everything)
     assert len({panel["title"] for panel in panels()}) == len(panels())
-
     taken: dict[tuple[int, int], str] = {}
     for panel in everything:
         place = panel["gridPos"]

@@ -63,16 +63,11 @@ def pair(
 
 def health_command(file: str, shipped: int, port: int) -> list[str]:
     """Return the words of a Dockerfile's health check, with another port."""
-    [line] = [
-        line
-        for line in (DEPLOY / "images" / file).read_text().splitlines()
-        if line.lstrip().startswith("CMD [")
-    ]
+    lines = (DEPLOY / "images" / file).read_text().splitlines()
+    [line] = [line.strip() for line in lines if line.lstrip().startswith("CMD [")]
     assert f":{shipped}/" in line
-    return [
-        str(word)
-        for word in json.loads(line.strip().removeprefix("CMD ").replace(f":{shipped}/", f":{port}/"))
-    ]
+    words = json.loads(line.removeprefix("CMD ").replace(f":{shipped}/", f":{port}/"))
+    return [str(word) for word in words]
 
 
 def test_containers_hold_a_spoken_conversation_and_end_by_sigterm(pair: Pair, tmp_path: Path) -> None:

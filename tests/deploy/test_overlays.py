@@ -248,7 +248,6 @@ def test_redis_of_production_has_room_for_the_journals_of_all_adapters() -> None
     )
     most = named("production", "ScaledObject", "antiphon-adapter")["spec"]["maxReplicaCount"]
     each_mib = option(adapter["args"], "--journal-mib") + (MOST_KEPT_BYTES + MOST_UNANSWERED) / 2**20
-
     room = float(redis["args"][redis["args"].index("--maxmemory") + 1].removesuffix("mb"))
     assert room >= (most + 1) * each_mib + 128, "the queue needs some too"
     assert float(redis["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024 > room

@@ -197,7 +197,6 @@ async def test_adapters_count_their_clients_together_with_their_user(redis_users
         await until_told(peers.all)
     finally:
         await peers.close()
-
     assert isinstance(first, Admitted)
     assert isinstance(second, Refused)
 
@@ -242,7 +241,6 @@ def test_documented_commands_fill_in_the_passwords(tmp_path: Path) -> None:
     (tmp_path / "redis").mkdir()
     script = "\n".join(lines).replace("/etc/antiphon", str(tmp_path))
     subprocess.run(["sh", "-euc", script], check=True, cwd=ROOT)
-
     assert (tmp_path / "redis/users.acl").read_text() == acl_text()
 
 

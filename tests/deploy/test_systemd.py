@@ -84,7 +84,6 @@ def test_systemd_accepts_the_unit_and_finds_little_exposure(name: str, tmp_path:
     words = ["systemd-analyze", "security", *limit, unit_path(name)]
     judged = subprocess.run(words, capture_output=True, text=True, check=False)
     assert judged.returncode == 0, judged.stdout
-
     unit = tmp_path / f"antiphon-{name}@.service"
     unit.write_text(unit_path(name).read_text().replace("/opt/antiphon/bin/antiphon", sys.executable))
     instance = tmp_path / f"antiphon-{name}@0.service"
@@ -145,7 +144,6 @@ def test_filters_of_the_unit_refuse_what_no_service_needs(name: str, tmp_path: P
     probe.write_text(PROBE)
     command = [sys.executable, "-m", "tests.deploy.confined", unit_path(name), sys.executable, probe, file]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
-
     assert {line.removeprefix("allowed: ") for line in told if line.startswith("allowed")} == ALLOWED[name]
     assert len(told) == 17
     assert int(told[-1], 16) == 0

@@ -126,7 +126,6 @@ def test_password_file_is_read_without_its_line_end_and_refused_if_unusable(tmp_
     file, empty = tmp_path / "password", tmp_path / "empty"
     file.write_text("p@ss word\n")
     empty.write_text("\n")
-
     assert read_password(file) == "p@ss word"
     assert read_password(None) is None
     with pytest.raises(RedisUnusable, match="is empty"):
@@ -238,7 +237,6 @@ async def test_named_authority_replaces_those_of_the_system(
     certificate = tls_server.issue("adapter")
     async with client(tls_server.url, tls=RedisTls(None, *certificate)) as connected:
         assert await connected.ping()
-
     async with client(tls_server.url, tls=RedisTls(tmp_path / "private.pem", *certificate)) as connected:
         with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
             await connected.ping()

@@ -9,7 +9,6 @@ def test_what_was_read_is_written_alike_and_a_tracestate_comes_along_if_it_is_on
     context = parse_traceparent(GIVEN)
     with_state = parse_traceparent(GIVEN, "vendor=1,other=a")
     malformed = parse_traceparent(GIVEN, "no state at all, is it")
-
     assert context is not None
     assert context.is_remote
     assert context.trace_flags.sampled

@@ -77,7 +77,6 @@ def test_line_is_an_object_with_what_the_event_adds_whatever_is_in_it(log: Log) 
         raise ValueError("no")
     except ValueError:
         log.logger.exception("it failed")
-
     opened, broken, failed = log.lines
     assert opened.pop("ts").endswith("+00:00")
     assert opened == {"level": "info", "logger": "there", "event": "session opened", "mode": "chat"}

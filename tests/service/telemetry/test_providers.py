@@ -276,7 +276,6 @@ def test_end_waits_for_a_deaf_collector_but_not_long(monkeypatch: pytest.MonkeyP
         ending.start()
         ending.join(FLUSH_S + DEADLINE_S)
         over.set()
-
     assert not ending.is_alive()
 
 

@@ -78,5 +78,4 @@ def test_table_of_metrics_is_whole() -> None:
     slow_consumers_total errors_total rejected_total rpc_server_call_seconds event_loop_lag_seconds
     telemetry_dropped_total build_info model_info
     """
-
     assert {f"antiphon_{row}" for row in rows.split()} <= {metric.name for metric in semconv.METRICS}

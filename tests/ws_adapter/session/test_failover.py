@@ -152,7 +152,6 @@ async def test_session_that_loses_its_worker_stays_at_its_revision() -> None:
         assert names[home.at] == "canary"
         home.lose(home.at)  # the next turn is that of the other revision
         told += await units(client, 2)
-
         assert text_of(told) == "Hello there you"
         assert names[home.at] == "canary"
         assert await home.value("antiphon_leases_total", outcome="lost", revision="canary") == 1

@@ -23,7 +23,6 @@ def test_one_too_many_ends_the_oldest_of_the_caller_with_most() -> None:
     flood = [Silent() for _ in range(10)]
     for one in flood:
         newcomers.enter(one, "b")
-
     assert lonely.verdict is None
     assert [one.verdict for one in flood] == [errors.NOT_STARTED] * 7 + [None] * 3
     assert len(newcomers) == 4
@@ -39,5 +38,4 @@ def test_session_that_has_asked_for_a_slot_or_has_left_is_no_newcomer() -> None:
     newcomers.leave(gone)
     for one in others:
         newcomers.enter(one, "a")
-
     assert [one.verdict for one in (first, gone, *others)] == [None] * 4

@@ -135,7 +135,6 @@ async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None
     taken = [text(), audio()]
     for send in (kept[0], *taken, kept[1]):
         line.outbox.put(send)
-
     assert line.outbox.withdraw("r") == taken
     line.is_open.set()
     await line.outbox.flushed()
@@ -191,7 +190,6 @@ async def test_client_that_reads_a_little_is_not_slow(line: Line) -> None:
         line.buffered -= 1000
         await line.clock.advance(4)
     await line.settle()
-
     assert line.stalls == 0
 
 

@@ -76,7 +76,6 @@ def test_pictures_of_dropped_input_are_neither_looked_at_nor_held() -> None:
     assert is_dropped(told)
     talk.client(append(1))
     assert talk.runs[0].frames == ()
-
     duplex = DuplexConversation(mode=Mode.VIDEO)
     duplex.activate()
     assert dropping(duplex, {"type": "video_frame", "frame_base64": "no picture"}) == []
@@ -140,7 +139,6 @@ def test_nobody_waits_with_reference_audio_while_there_is_no_room_but_who_has_a_
     [told] = dropping(waits, init)
     begins.connect()
     dropping(begins, init)
-
     assert told["error"]["code"] == "service_unavailable"
     assert waits.closed is not None
     assert waits.closed.code is CloseCode.TRY_AGAIN_LATER
@@ -189,7 +187,6 @@ async def test_busy_adapter_takes_no_new_session_and_keeps_those_it_has(path: st
                 told, code = await late.end()
                 [event] = told
                 error = event["error"] if "mode" in path else event
-
                 assert (error["code"], code) == ("service_unavailable", 1013)
                 assert "try again later" in error["message"]
             await client.send(append(1))

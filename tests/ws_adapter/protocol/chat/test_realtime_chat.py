@@ -90,7 +90,6 @@ def test_settings(silent: Jar) -> None:
     prompts = {"system_prompt": "Be brief.", "instructions": "Be long."}
     others = {"model": "antiphon-mini", "seed": 7, "use_tts": False, "max_slice_nums": 3}
     silent.activate({**prompts, **others, "voice": {"tts_ref_audio_base64": f32()}})
-
     setup = silent.configured[0].setup
     assert isinstance(setup, ChatSetup)
     assert (setup.system_prompt, setup.model, setup.seed) == ("Be brief.", "antiphon-mini", 7)
@@ -167,7 +166,6 @@ def test_answer_at_once(jar: Jar) -> None:
     jar.say("Sev", SPOKEN)
     jar.say("en.", SPOKEN)
     jar.done()
-
     assert kinds(jar.sent) == ["response.done"]
     assert jar.sent[0]["text"] == "Seven."
     assert jar.sent[0]["audio"] == base64.b64encode(2 * SPOKEN).decode()
@@ -211,7 +209,6 @@ def test_what_a_turn_asks_for_in_vain_is_reported(silent: Jar) -> None:
 def test_slices_of_the_session_are_reported_once_where_the_model_cuts_no_pictures(silent: Jar) -> None:
     created = silent.activate({"max_slice_nums": 4}, max_slices=1)
     assert created["unsupported_fields"] == ["max_slice_nums"]
-
     ignored = ("turn.image.max_slice_nums",)
     silent.client(append())
     silent.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
@@ -587,7 +584,6 @@ def test_large_input_is_read_beside_the_event_loop() -> None:
     assert jar.runs == []
     assert jar.machine.held_bytes == len(json.dumps(event))
     jar.read()
-
     assert len(jar.runs) == 1
     assert jar.machine.held_bytes == LARGE_FRAME
 

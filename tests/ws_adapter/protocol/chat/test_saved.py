@@ -27,7 +27,6 @@ def test_answer_goes_on_behind_what_was_told_of_it() -> None:
     chat.move()
     told += chat.say("en")
     told += chat.done()
-
     assert [event.get("text_delta") for event in told[:-1]] == ["Sev", "en"]
     assert (told[-1]["type"], told[-1]["text"]) == ("done", "Seven")
     assert told[-1]["input_tokens"] == 27

@@ -81,7 +81,6 @@ def test_tools_and_their_choice_reach_the_worker(dialect: Any) -> None:
     assert json.loads(weather.parameters_json) == CITY
     assert time == Tool("time")
     assert (turn.tool_choice, turn.parallel_tool_calls) == ("required", False)
-
     assert ran(dialect, tools=[WEATHER, TIME], tool_choice=TIME).turn.tool_choice == Named("time")
     turn = ran(dialect).turn
     assert (turn.tools, turn.tool_choice, turn.parallel_tool_calls) == ((), "auto", True)
@@ -211,7 +210,6 @@ def test_two_calls_are_apart_and_one_that_is_cut_off_is_none(dialect: Any) -> No
     done = says(ran(dialect, tools=[WEATHER, TIME]), *(Piece(1, "", b"", call=it) for it in BERN + again))[-1]
     calls = [(it["id"], it["function"]["name"]) for it in done["tool_calls"]]
     assert calls == [("call_a", "weather"), ("call_b", "time")]
-
     jar = ran(dialect, tools=[WEATHER])
     jar.prefilled()
     jar.worker(*(Piece(1, "", b"", call=delta) for delta in BERN[:2]))

@@ -78,7 +78,6 @@ def test_answer_at_once(jar: ChatJar, sound: bytes) -> None:
     jar.say("en.", sound)
     assert jar.machine.held_bytes == 2 * len(sound)
     jar.done()
-
     assert [event["type"] for event in jar.sent] == ["prefill_done", "done"]
     assert jar.sent[-1]["text"] == "Seven."
     assert jar.sent[-1]["audio_data"] == (base64.b64encode(2 * sound).decode() or None)
@@ -133,7 +132,6 @@ def test_lost_worker_is_replaced_without_a_word(jar: ChatJar) -> None:
     jar.queue()
     jar.grant()
     jar.ready()
-
     assert [event["type"] for event in jar.sent] == ["queued", "queue_done"]
     assert len(jar.configured) == 2
     assert len(jar.runs) == 1
@@ -208,7 +206,6 @@ def test_picture_and_clip(jar: ChatJar) -> None:
     said = {"type": "audio", "data": f32(0.5), "sample_rate": 16_000}
     loud = {"type": "audio", "data": f32(0.01, level=2.0)}
     jar.ask(user({"type": "text", "text": "What is this?"}, {"type": "image", "data": picture}, said, loud))
-
     text, image, clip, clipped = jar.turn.messages[0].parts
     assert text == "What is this?"
     assert image == Picture(base64.b64decode(picture))
@@ -242,7 +239,6 @@ def test_clips_are_resampled(jar: ChatJar, rate: int, encoding: str) -> None:
     # The rate of a WAV file is its own affair.
     said = {"sample_rate": rate} if encoding == "f32" else {"sample_rate": 16_000}
     jar.ask(user({"type": "audio", "data": base64.b64encode(data).decode(), **said}))
-
     (clip,) = jar.turn.messages[0].parts
     assert isinstance(clip, Speech)
     heard = np.frombuffer(clip.data, "<f4")
@@ -389,7 +385,6 @@ def test_too_much_audio_in_all_messages_or_too_much_for_the_worker(jar: ChatJar)
     clip = {"type": "audio", "data": f32(151, rate=8000), "sample_rate": 8000}
     jar.client(request(user(clip), user(clip)))
     refused(jar, code="invalid_payload", close=1008, told="at most 300 s of audio in all messages, got 302 s")
-
     file, large = io.BytesIO(), ChatJar()
     Image.frombytes("RGB", (580, 580), np.random.default_rng(1).bytes(580 * 580 * 3)).save(file, "PNG")
     picture = {"type": "image", "data": base64.b64encode(file.getvalue()).decode()}
@@ -445,7 +440,6 @@ def test_large_request_is_read_beside_the_event_loop() -> None:
     jar.client(request())
     assert jar.wait(30.0) == [], "the request is there, it only has to be read"
     jar.read()
-
     assert jar.slots == ["take"]
     assert jar.machine.held_bytes == LARGE_FRAME
 
@@ -456,7 +450,6 @@ def test_large_request_that_is_refused_and_client_that_goes_while_its_request_is
     wrong.client(request(large, streaming=7))
     wrong.read()
     refused(wrong, code="invalid_payload", close=1008, told="streaming")
-
     gone.client(request(large))
     gone.machine.disconnected()
     assert gone.read() == []

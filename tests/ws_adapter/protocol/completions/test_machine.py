@@ -186,7 +186,6 @@ def test_calls_of_tools_are_told_whole_and_in_pieces() -> None:
     whole.answer(*CALLS)
     assert whole.choice["finish_reason"] == "tool_calls"
     assert whole.choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
-
     pieces.start(tools=[TOOL], stream=True)
     pieces.answer(*CALLS)
     told = [chunk["choices"][0]["delta"].get("tool_calls") for chunk in pieces.sent]
@@ -225,7 +224,6 @@ def test_worker_that_is_lost_or_cannot_speak_is_one_error(jar: Jar) -> None:
     jar.start()
     jar.worker(Failed(Reason.WORKER_LOST))
     assert (jar.status, len(jar.sent)) == (500, 1)
-
     mute = Jar()
     mute.ask(**ALOUD)
     mute.do(mute.machine.granted(0.0))

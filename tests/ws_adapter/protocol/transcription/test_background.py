@@ -202,7 +202,6 @@ def test_item_that_takes_too_long_fails_and_the_next_one_goes_on() -> None:
     assert bench.steps[-2] == CancelUnits(1)
     bench.write("one", UnitEnd.CANCELLED)
     bench.write("two")
-
     assert bench.ends["b"] == InputTranscriptDone("two", 1.0)
 
 
@@ -241,7 +240,6 @@ def test_item_that_nobody_serves_fails_and_an_empty_one_needs_no_worker(bench: B
     bench.ask(item("b", model="unknown"))
     bench.do([LeaveSlot(), *bench.machine.unserved(TranscriptionCode.MODEL_NOT_FOUND, bench.now)])
     assert bench.code("b") is TranscriptionCode.MODEL_NOT_FOUND
-
     switched_off = Bench(wait_s=0.0)
     switched_off.ask(item("a"))
     assert switched_off.code("a") is TranscriptionCode.SERVICE_UNAVAILABLE

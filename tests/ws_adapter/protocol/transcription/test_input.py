@@ -139,7 +139,6 @@ def test_less_than_a_second_goes_when_it_has_waited(talk: Talk) -> None:
     talk.wait(0.49)
     assert talk.runs == []
     talk.wait(0.01)
-
     assert [len(run.audio) // 4 for run in talk.runs] == [8_000]
     assert not talk.runs[0].ends
 
@@ -186,7 +185,6 @@ def test_audio_that_waits_is_bounded() -> None:
 def test_bound_is_for_all_that_waits_by_default_half_an_hour(talk: Talk) -> None:
     talk.client(*[append(60.0)] * 30)
     assert codes(talk.client(append(0.001))) == ["buffer_full"]
-
     talk = Talk(transcription_buffer_s=3.0)
     talk.client(UPDATE, COMMIT, append(1.0), FINAL, COMMIT, append(1.0), FINAL, append(1.0))
     assert codes(talk.client(append(0.1))) == ["buffer_full"]

@@ -116,7 +116,6 @@ def test_slot_that_is_replaced_when_nothing_is_left_to_say_is_given_back(talk: T
     talk.dialect.displaced()
     talk.slot = "wanted"
     talk.grant()
-
     assert talk.slot == "none"
     talk.client(COMMIT, append(), FINAL)
     talk.serve()
@@ -129,7 +128,6 @@ def test_open_utterance_without_audio_is_finished_after_half_a_minute(begun: Tal
     assert begun.wait(0.001) == []
     assert begun.runs[-1].ends
     begun.finish(2, " morning", UnitEnd.TURN, sampled=2)
-
     assert codes(begun.sent[-3:]) == ["transcription.delta", "transcription.done", "idle_timeout"]
     assert begun.sent[-2] == done(" good morning", completion=5)
     assert begun.client(append(), FINAL) == [], "READY"
@@ -181,7 +179,6 @@ def test_long_utterance_has_no_limit(talk: Talk) -> None:
         talk.wait(1.0)
         talk.complete()
     talk.client(FINAL)
-
     assert codes(talk.complete("end")) == ["transcription.delta", "transcription.done"]
     assert talk.samples == 3600 * 16_000
     assert len(talk.heard) == 3601
@@ -200,7 +197,6 @@ def test_without_a_slot_the_client_commits_again(talk: Talk, verdict: Verdict, c
     talk.client(UPDATE, append(0.5), COMMIT, append(0.5))
     talk.slot = "none"
     (error,) = talk.do(talk.dialect.refused(verdict))
-
     assert error["code"] == code
     assert "commit again" in error["error"]
     assert talk.closed is None
@@ -337,7 +333,6 @@ def test_worker_that_leaves_finishes_the_utterance_and_gets_no_other(begun: Talk
     begun.client(append(), FINAL, COMMIT, append(), FINAL)
     assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
     begun.wait()
-
     assert (begun.slot, begun.left) == ("wanted", 1)
     begun.serve()
     begun.wait(25.0)
@@ -361,7 +356,6 @@ def test_shutdown_closes_without_an_event(talk: Talk, is_busy: bool) -> None:
         talk.begin()
     assert talk.dialect.is_waiting is not is_busy
     assert talk.do(talk.dialect.shut_down()) == []
-
     assert talk.closed is not None
     assert talk.closed.code == 1012
     assert talk.client(UPDATE, COMMIT) == []
@@ -389,7 +383,6 @@ def test_session_that_the_server_ends_is_told_why_once(
 
 def test_nothing_follows_a_disconnect(begun: Talk) -> None:
     begun.dialect.disconnected()
-
     assert begun.finish(1, " late") == []
     assert begun.client(FINAL) == []
     dialect, now = begun.dialect, begun.now

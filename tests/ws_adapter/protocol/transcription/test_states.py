@@ -140,7 +140,6 @@ def test_utterances_that_arrive_ahead_queue_in_order(talk: Talk) -> None:
     for level in (1, 2, 3):
         talk.client(COMMIT, append(level=level), FINAL)
     talk.serve()
-
     for word in (" one", " two", " three"):
         assert talk.complete(word) == [delta(word), done(word, completion=1)]
         talk.wait()
@@ -225,7 +224,6 @@ def test_usage_of_an_utterance_is_its_own(talk: Talk) -> None:
     talk.client(COMMIT, append(), FINAL)
     talk.wait()
     talk.finish(len(talk.runs), end=UnitEnd.TURN, sampled=2)
-
     assert json.dumps(talk.sent[-1]) == json.dumps(done(completion=2)), "in the order of the protocol"
 
 
@@ -237,6 +235,5 @@ def test_late_words_of_a_failed_utterance_are_not_those_of_the_next(talk: Talk) 
     assert talk.cancelled == [2]
     talk.client(COMMIT, append(), FINAL)
     talk.wait()
-
     assert talk.finish(2, " late", end=UnitEnd.CANCELLED) == []
     assert talk.finish(3, " new", end=UnitEnd.TURN) == [delta(" new"), done(" new", completion=1)]

@@ -143,7 +143,6 @@ def test_audio_that_has_no_room_is_refused_once_and_what_is_cleared_is_not_heard
     for _ in range(4):
         assert session.client(append(30.0, 0.0)) == []
     answers = [told(session.client(append(1.0, 0.0))) for _ in range(100)]
-
     assert answers[0] == ["error:input_audio_buffer_full"]
     assert not any(answers[1:])
     assert session.dialect.held_bytes < 121 * 64_000
@@ -203,7 +202,6 @@ def test_settings_without_effect_are_listed(session: Talk) -> None:
     include = ["item.input_audio_transcription.logprobs"]
     (updated,) = session.client(changed(audio=audio, include=include))
     (plain,) = session.client(changed(audio=nothing, include=None))
-
     heard = ("transcription.language", "transcription.keywords", "noise_reduction")
     assert updated["session"]["unsupported_fields"] == [*(f"audio.input.{it}" for it in heard), "include"]
     assert "unsupported_fields" not in plain["session"]
@@ -230,7 +228,6 @@ def test_an_item_that_fails_is_told_and_the_next_one_heard(session: Talk, done: 
         committed(session)
     session.grant()
     (failed,) = [event for event in session.write(**done) if told([event]) != ["delta"]]
-
     assert (told([failed]), failed["error"]["code"]) == (["failed"], code)
     session.do(session.dialect.tick(session.now, others_wait=False))
     if session.has_slot and not session.runs[1:]:
@@ -243,7 +240,6 @@ def test_a_lost_worker_costs_the_item_it_had_and_without_a_worker_items_fail() -
     committed(session)
     session.grant()
     assert told(session.fail(Reason.WORKER_LOST)) == ["failed"]
-
     session = begun()
     committed(session)
     session.has_slot = False  # as its holder has it

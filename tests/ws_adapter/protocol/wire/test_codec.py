@@ -265,10 +265,8 @@ def test_items_beside_audio_audio_that_begins_late_and_tokens_of_others_mean_the
     items = [[]] * (scan.MAX_ITEMS // 2)
     found = same_either_way(G3, written({"type": "input.append", "input": {"audio": LONG, "note": items}}))
     assert "at most 8192 items" in found[1]
-
     late = {"type": "audio_chunk", "frame_base64_list": ["A" * 5000], "audio_base64": LONG}
     assert same_either_way(D, written(late))[1]["audio_base64"] == heard(LONG)
-
     token = str(G3.decode(written({"type": "input.append", "input": {"audio": LONG}})).input.audio)
     other = {"type": "input.append", "input": {"audio": LONG, "input_id": token, "note": [token]}}
     assert same_either_way(G3, written(other))[1]["input"][1]["input_id"] == token

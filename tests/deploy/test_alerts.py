@@ -52,10 +52,10 @@ def test_alert_says_what_is_wrong_and_links_what_to_do(rule: dict[str, dict[str,
     assert anchors(OPERATIONS).count(anchor) == 1
 
 
-@pytest.mark.parametrize("text", ["rate(x)", "sum by le (x)", "histogram_quantile(x)", "nothing(x)", "x > "])
-def test_parser_sees_what_is_wrong(text: str) -> None:
-    with pytest.raises(ValueError):
-        Expression("", text).parse()
+def test_parser_sees_what_is_wrong() -> None:
+    for text in ("rate(x)", "sum by le (x)", "histogram_quantile(x)", "nothing(x)", "x > "):
+        with pytest.raises(ValueError):
+            Expression("", text).parse()
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")

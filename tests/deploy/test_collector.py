@@ -22,17 +22,14 @@ def test_pipelines_use_what_is_configured_and_all_of_it() -> None:
 
 def test_collector_bounds_its_memory_first_lets_no_content_pass_and_batches_last() -> None:
     config = collector()
+    http = {"endpoint": "localhost:4318"}
+    assert config["receivers"] == {"otlp": {"protocols": {"http": http}}}, "on this machine alone"
     [action] = config["processors"]["attributes/no_content"]["actions"]
     assert action == {"pattern": r"^antiphon\.content\.", "action": "delete"}
     for pipeline in config["service"]["pipelines"].values():
         assert pipeline["processors"][0] == "memory_limiter"
         assert "attributes/no_content" in pipeline["processors"]
         assert pipeline["processors"][-1] == "batch"
-
-
-def test_collector_listens_on_this_machine_for_what_services_speak() -> None:
-    http = {"endpoint": "localhost:4318"}
-    assert collector()["receivers"] == {"otlp": {"protocols": {"http": http}}}
 
 
 def test_prometheus_scrapes_both_services_and_reads_the_alerts() -> None:

@@ -11,12 +11,9 @@ ROWS = [
 ]
 
 
-def test_rows_are_those_that_an_operator_asks_for() -> None:
-    assert [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"] == ROWS
-
-
-def test_ids_and_titles_are_unique_and_panels_lie_side_by_side() -> None:
+def test_rows_are_those_that_an_operator_asks_for_and_panels_lie_side_by_side() -> None:
     everything = dashboard()["panels"]
+    assert [panel["title"] for panel in everything if panel["type"] == "row"] == ROWS
     assert len({panel["id"] for panel in everything}) == len(everything)
     assert len({panel["title"] for panel in panels()}) == len(panels())
     taken: dict[tuple[int, int], str] = {}
@@ -28,17 +25,13 @@ def test_ids_and_titles_are_unique_and_panels_lie_side_by_side() -> None:
                 assert taken.setdefault((x, y), panel["title"]) == panel["title"]
 
 
-def test_panels_ask_the_data_source_that_the_reader_chose() -> None:
+def test_panels_ask_the_data_source_that_the_reader_chose_and_legends_name_labels_that_are_left() -> None:
     [variable] = dashboard()["templating"]["list"]
     chosen = {"type": variable["query"], "uid": f"${{{variable['name']}}}"}
     for panel in panels():
         assert panel["targets"], panel["title"]
         assert [target["datasource"] for target in panel["targets"]] == [chosen] * len(panel["targets"])
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
-
-
-def test_legends_name_labels_that_are_left() -> None:
     for expression in expressions():
-        named = set(re.findall(r"{{(\w+)}}", expression.legend))
         groups = expression.groups()
-        assert not groups or named <= groups, expression.where
+        assert not groups or set(re.findall(r"{{(\w+)}}", expression.legend)) <= groups, expression.where

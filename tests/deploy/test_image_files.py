@@ -56,12 +56,9 @@ def test_lock_has_pins_with_hashes_alone_of_the_versions_that_are_developed_with
             assert version.partition("+")[0] == known[name], name
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_lock_has_everything_that_its_extras_ask_for(lock: str) -> None:
-    assert extras(*LOCKS[lock]) - pins(lock).keys() == set()
-
-
-def test_builds_of_pytorch_are_those_of_the_devices() -> None:
+def test_locks_have_everything_that_their_extras_ask_for_and_the_pytorch_of_their_devices() -> None:
+    for lock, names in LOCKS.items():
+        assert extras(*names) - pins(lock).keys() == set(), lock
     assert not {"torch", "transformers", "triton"} & pins("adapter").keys()
     assert pins("worker-cpu")["torch"].endswith("+cpu")
     assert not [name for name in pins("worker-cpu") if name.startswith("nvidia-")]

@@ -109,19 +109,15 @@ def test_pod_reaches_dns_redis_workers_and_the_collector_alone(app: str) -> None
         assert any(selects(peer["podSelector"], labels_of(app)) for peer in peers)
 
 
-def test_services_name_what_there_is() -> None:
+def test_services_name_what_there_is_and_probes_ask_ports_that_answer_without_a_certificate() -> None:
     ports = {app: {port["name"] for port in container(app)["ports"]} for app in APPS}
     for service in of_kind("Service").values():
         spec = service["spec"]
         assert {port["targetPort"] for port in spec["ports"]} <= ports[spec["selector"]["app"]]
-    for name in ("adapter", "worker"):
-        words = command_of(f"antiphon-{name}", {})
+    for app in ("antiphon-adapter", "antiphon-worker"):
+        words = command_of(app, {})
         host = words[words.index("--dispatcher") + 1].partition("@")[2].partition(":")[0]
         assert host in of_kind("Service")
-
-
-def test_probes_ask_ports_that_answer_without_a_certificate() -> None:
-    for app in ("antiphon-adapter", "antiphon-worker"):
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             if probe in container(app):
                 assert container(app)[probe]["httpGet"]["port"] in ("clients", "administration")

@@ -58,19 +58,14 @@ needs_filters = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unit_confines_its_process(name: str) -> None:
-    found = directives(unit_path(name))
+def test_unit_confines_its_process_and_has_secrets_as_credentials_alone(name: str) -> None:
+    found, words = directives(unit_path(name)), unit_path(name).read_text().split("=")
     for directive, values in {**OF_BOTH, **OF_ONE[name]}.items():
         assert found[directive] == values, directive
     created = re.findall(r"^u (\S+)", (DEPLOY / "systemd/antiphon-sysusers.conf").read_text(), re.MULTILINE)
     [user], [group] = found["User"], found["Group"]
     assert user == group
     assert user in created
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_secrets_are_credentials_and_not_in_the_environment_or_on_the_command_line(name: str) -> None:
-    found, words = directives(unit_path(name)), unit_path(name).read_text().split("=")
     loaded = {given.partition(":")[0] for given in found["LoadCredential"]}
     assert loaded == set(re.findall(r"\${CREDENTIALS_DIRECTORY}/(\S+)", found["ExecStart"][0]))
     assert "Environment" not in found

@@ -5,12 +5,9 @@ from ipaddress import ip_address
 from antiphon_service.network import counted_as, plain
 
 
-def test_site_of_an_ipv6_address_is_one_client() -> None:
+def test_site_of_an_ipv6_address_is_one_client_and_an_ipv4_address_over_ipv6_itself() -> None:
     one, same, other = ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1")
     assert counted_as(ip_address(one)) == counted_as(ip_address(same))
     assert counted_as(ip_address(one)) != counted_as(ip_address(other))
     assert counted_as(ip_address("203.0.113.5")) == "203.0.113.5"
-
-
-def test_an_ipv4_address_over_ipv6_is_itself() -> None:
     assert counted_as(plain(ip_address("::ffff:203.0.113.5"))) == "203.0.113.5"

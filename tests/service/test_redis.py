@@ -112,8 +112,8 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.Mon
     assert "hunter2" not in str(refused.value)
 
 
-def test_tls_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    missing = tmp_path / "none.pem"
+def test_files_of_tls_and_of_a_password_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    missing, file, empty = tmp_path / "none.pem", tmp_path / "password", tmp_path / "empty"
     with pytest.raises(RedisUnusable, match=r"Cannot read .*none\.pem for TLS"):
         read_tls("rediss://db", missing, None, None)
     for ca, certificate in ((missing, None), (None, missing)):
@@ -121,17 +121,13 @@ def test_tls_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
             read_tls("redis://db", ca, certificate, certificate)
     assert read_tls("redis://db", None, None, None) is None
 
-
-def test_password_file_is_read_without_its_line_end_and_refused_if_unusable(tmp_path: Path) -> None:
-    file, empty = tmp_path / "password", tmp_path / "empty"
     file.write_text("p@ss word\n")
     empty.write_text("\n")
-    assert read_password(file) == "p@ss word"
+    assert read_password(file) == "p@ss word", "without its line end"
     assert read_password(None) is None
-    with pytest.raises(RedisUnusable, match="is empty"):
-        read_password(empty)
-    with pytest.raises(RedisUnusable, match="No such file"):
-        read_password(tmp_path / "none")
+    for path, problem in ((empty, "is empty"), (missing, "No such file")):
+        with pytest.raises(RedisUnusable, match=problem):
+            read_password(path)
 
 
 async def test_functions_are_called_by_socket_and_by_port(redis_server: RedisServer) -> None:

@@ -64,7 +64,14 @@ def test_traces_are_off_metrics_are_scraped_and_nothing_is_set_for_the_whole_pro
     assert type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
 
 
-def test_disabled_sdk_does_nothing_and_breaks_nothing() -> None:
+def test_resource_names_the_service_and_a_disabled_sdk_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.name=another")
+    memory = InMemorySpanExporter()
+    start("antiphon-adapter", span_exporters=[memory]).always.start_span("x").end()
+    (span,) = memory.get_finished_spans()
+    assert span.resource.attributes["service.name"] == "antiphon-adapter"
+    assert span.resource.attributes["deployment.environment"] == "test"
+
     memory = InMemorySpanExporter()
     telemetry = start("here", {"OTEL_SDK_DISABLED": "true"}, span_exporters=[memory])
     telemetry.always.start_span("x").end()
@@ -165,15 +172,6 @@ def collector(answer: Callable[[http.server.BaseHTTPRequestHandler], object]) ->
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-
-
-def test_resource_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.name=another")
-    memory = InMemorySpanExporter()
-    start("antiphon-adapter", span_exporters=[memory]).always.start_span("x").end()
-    (span,) = memory.get_finished_spans()
-    assert span.resource.attributes["service.name"] == "antiphon-adapter"
-    assert span.resource.attributes["deployment.environment"] == "test"
 
 
 def test_instruments_are_as_they_are_declared() -> None:

@@ -81,7 +81,12 @@ def test_more_crashes_than_allowed_in_the_window_end_the_session_and_nothing_els
     assert drained.lost(Reason.WORKER_LOST, 9.0) is None
 
 
-def test_session_without_enough_journal_does_not_move() -> None:
+def test_attempts_of_one_failover_are_bounded_and_without_enough_journal_there_is_none() -> None:
+    failover = failover_with(Worker(), 1)
+    failover.lost(Reason.WORKER_LOST, 0.0)
+    pauses = [failover.next_attempt_s() for _ in range(MOST_ATTEMPTS)]
+    assert pauses == [number * ATTEMPT_S for number in range(MOST_ATTEMPTS - 1)] + [None]
+
     failover = Failover(journal_of(Journals(1.0, 2**20)))
     hear(failover.journal, pb.UNIT_END_CHUNK, pb.UNIT_END_CHUNK)
     assert failover.lost(Reason.WORKER_LOST, 0.0) is FailoverOutcome.NO_JOURNAL
@@ -113,10 +118,3 @@ def test_units_that_come_while_the_worker_is_left_are_not_sent_to_it() -> None:
     assert failover.is_idle
     failover.stay(cast("Any", worker))
     assert worker.units == [1, 2, 3]
-
-
-def test_attempts_of_one_failover_are_bounded() -> None:
-    failover = failover_with(Worker(), 1)
-    failover.lost(Reason.WORKER_LOST, 0.0)
-    pauses = [failover.next_attempt_s() for _ in range(MOST_ATTEMPTS)]
-    assert pauses == [number * ATTEMPT_S for number in range(MOST_ATTEMPTS - 1)] + [None]

@@ -166,17 +166,14 @@ async def test_each_model_is_listed_with_what_it_can_do() -> None:
         assert (told["writer"]["voices"], told["speaker"]["voices"]) == (["amber"], ["birch"])
         assert (told["writer"]["tools"], told["speaker"]["tools"]) == (True, False)
         assert (told["writer"]["semantic_vad"], told["speaker"]["semantic_vad"]) == (False, True)
-        about = (await stage.request("/page/about.json"))[2]
-        assert about["models"] == [
-            {"id": "speaker", "modes": ["audio", "chat"]},
-            {"id": "writer", "modes": ["chat", "transcription"]},
-        ]
+        speaker = {"id": "speaker", "modes": ["audio", "chat"]}
+        writer = {"id": "writer", "modes": ["chat", "transcription"]}
+        assert (await stage.request("/page/about.json"))[2]["models"] == [speaker, writer]
 
 
 async def test_pool_can_do_what_each_of_its_workers_can() -> None:
     """A session may get any of them."""
-    poorer = replace(SPEAKER, voice_ids=frozenset())
-    async with served(SPEAKER, poorer) as stage:
+    async with served(SPEAKER, replace(SPEAKER, voice_ids=frozenset())) as stage:
         (told,) = (await stage.request("/v1/models"))[2]["data"]
         assert told["voices"] == []
         async with client(stage, "/v1/realtime?model=speaker") as talk:

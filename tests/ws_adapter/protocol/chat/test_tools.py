@@ -152,14 +152,11 @@ def test_what_cannot_be_used_is_refused_by_its_field(dialect: Any, case: str) ->
     assert jar.runs == []
 
 
-def test_a_model_without_tools_is_asked_for_none(dialect: Any) -> None:
+def test_a_model_without_tools_is_asked_for_none_unless_no_worker_is_known(dialect: Any) -> None:
     make, ask, root = dialect
     tools, calls = ask(USER, tools=[TIME]), ask(USER, CALLED)
     assert refusal(make(CATALOGUE), tools).startswith(f"{root}tools: expected none")
     assert refusal(make(CATALOGUE), calls).startswith(f"{root}messages[1].tool_calls: expected none")
-
-
-def test_while_no_worker_is_known_the_worker_is_left_to_judge(dialect: Any) -> None:
     assert ran(dialect, catalogue=None, tools=[TIME]).turn.tools == (Tool("time"),)
 
 

@@ -105,13 +105,15 @@ def jar() -> Jar:
     return Jar()
 
 
-def test_turn_of_the_client_goes_to_a_worker_of_its_model(jar: Jar) -> None:
+def test_turn_goes_to_a_worker_of_its_model_and_an_answer_cut_at_its_length_says_so(jar: Jar) -> None:
     jar.start(seed=3, stop="x", max_tokens=5, temperature=0.0, tools=None)
     assert jar.first(TakeSlot).model == MODEL
     setup = jar.first(OpenWorkerSession).setup
     assert (setup.model, setup.seed) == (MODEL, 3)
     generation = jar.first(RunTurn).turn.generation
     assert (generation.stop, generation.max_new_tokens, generation.temperature) == (("x",), 5, 0.0)
+    jar.worker(Prefilled(1, NO_TIMINGS), Piece(1, "Sev", b""), structs.replace(DONE, finish=Finish.LENGTH))
+    assert jar.choice["finish_reason"] == "length"
 
 
 def test_client_is_told_nothing_while_it_waits_and_a_whole_answer_is_one_object(jar: Jar) -> None:
@@ -144,12 +146,6 @@ def test_stream_begins_with_the_role_and_ends_with_the_reason(jar: Jar, options:
     assert deltas[0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
     assert [delta["delta"].get("content") for delta in deltas[1:]] == ["Sev", "en.", None]
     assert [delta["finish_reason"] for delta in deltas] == [None, None, None, "stop"]
-
-
-def test_answer_cut_at_its_length_says_so(jar: Jar) -> None:
-    jar.start()
-    jar.worker(Prefilled(1, NO_TIMINGS), Piece(1, "Sev", b""), structs.replace(DONE, finish=Finish.LENGTH))
-    assert jar.choice["finish_reason"] == "length"
 
 
 def test_spoken_answer_has_its_samples_and_its_transcript(jar: Jar) -> None:

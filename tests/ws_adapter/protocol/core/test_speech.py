@@ -42,16 +42,12 @@ def test_it_does_not_matter_how_the_scores_come(scores: list[float], data: st.Da
 
 
 @given(SCORES)
-def test_starts_and_stops_take_turns_and_go_forward(scores: list[float]) -> None:
+def test_starts_of_speech_and_stops_after_silence_take_turns_and_go_forward(scores: list[float]) -> None:
     found = heard(scores)
     assert all(isinstance(edge, Started) == (number % 2 == 0) for number, edge in enumerate(found))
     assert all(before.at < after.at and before.known_at < after.known_at for before, after in pairwise(found))
     assert all(edge.at < edge.known_at <= len(scores) * WINDOW for edge in found)
-
-
-@given(SCORES)
-def test_a_start_is_speech_and_a_stop_comes_after_silence(scores: list[float]) -> None:
-    for edge in heard(scores):
+    for edge in found:
         span = scores[edge.at // WINDOW : edge.known_at // WINDOW]
         if isinstance(edge, Started):
             assert span[0] >= 0.5

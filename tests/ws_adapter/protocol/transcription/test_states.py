@@ -189,18 +189,16 @@ def test_skipping_update_is_for_the_next_utterance(skipping: Talk) -> None:
     assert [setup.model for setup in skipping.setups] == ["antiphon-mini", "other"]
 
 
-def test_empty_utterance_is_done_without_the_model(talk: Talk) -> None:
+def test_empty_utterance_is_done_without_the_model_and_waits_for_its_turn(talk: Talk) -> None:
     assert talk.client(UPDATE, COMMIT) == []
     assert talk.client(FINAL) == [EMPTY]
     assert (talk.taken, talk.left, talk.slot) == (1, 1, "none"), "the place in the queue is given up"
     assert talk.heard == []
-
-
-def test_empty_utterance_between_others_waits_for_its_turn(begun: Talk) -> None:
-    assert begun.client(FINAL, COMMIT, FINAL, COMMIT, append(), FINAL) == []
-    assert begun.complete("a") == [delta("a"), done("a", completion=2), EMPTY]
-    begun.wait()
-    assert begun.complete("b") == [delta("b"), done("b", completion=1)]
+    talk.begin()
+    assert talk.client(FINAL, COMMIT, FINAL, COMMIT, append(), FINAL) == []
+    assert talk.complete("a") == [delta("a"), done("a", completion=2), EMPTY]
+    talk.wait()
+    assert talk.complete("b") == [delta("b"), done("b", completion=1)]
 
 
 def test_done_is_the_deltas_joined_and_no_delta_is_empty(begun: Talk) -> None:

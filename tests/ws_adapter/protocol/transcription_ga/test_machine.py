@@ -124,7 +124,7 @@ def test_items_follow_each_other_and_each_gets_its_words(session: Talk) -> None:
 
 def test_without_a_transcriber_there_are_items_and_no_words(session: Talk) -> None:
     session.client(hearing(transcription=None))
-    assert told(committed(session)) == ITEM
+    assert told(committed(session, 40.0)) == ITEM, "large appends are read beside the event loop"
     assert not session.has_slot
 
 
@@ -156,11 +156,10 @@ def test_who_speaks_is_heard_and_what_was_said_is_committed() -> None:
     for level in (0.0, 0.3, 0.0):
         for _ in range(10):
             session.client(append(0.1, level))
-
     names = told(session.sent)[2:]
     assert names == ["input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped", *ITEM]
-    started, stopped, committed = session.sent[2:5]
-    assert started["item_id"] == stopped["item_id"] == committed["item_id"]
+    started, stopped, item = session.sent[2:5]
+    assert started["item_id"] == stopped["item_id"] == item["item_id"]
     assert started["audio_start_ms"] == pytest.approx(700, abs=60)
     assert stopped["audio_end_ms"] == pytest.approx(2500, abs=80)
     session.grant()
@@ -169,14 +168,11 @@ def test_who_speaks_is_heard_and_what_was_said_is_committed() -> None:
     assert told(session.sent[-2:]) == ["delta", "completed"]
     assert session.sent[-1]["item_id"] == started["item_id"]
 
-
-def test_a_commit_while_somebody_speaks_has_the_announced_id() -> None:
-    session = begun(VAD)
     for _ in range(10):
         session.client(append(0.1, 0.3))
-    committed = session.client(COMMIT)
-    assert told(session.sent)[2] == "input_audio_buffer.speech_started"
-    assert committed[0]["item_id"] == session.sent[2]["item_id"]
+    assert told(session.sent)[-1] == "input_audio_buffer.speech_started"
+    announced = session.sent[-1]["item_id"]
+    assert session.client(COMMIT)[0]["item_id"] == announced, "also of a commit while somebody speaks"
 
 
 def test_a_change_that_cannot_be_changes_nothing(session: Talk) -> None:
@@ -311,7 +307,3 @@ def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
     for _ in range(2 * items + 1):
         completed += write()
     assert completed == items
-
-
-def test_large_appends_are_read_beside_the_event_loop() -> None:
-    assert told(committed(begun(), 40.0)) == ITEM

@@ -244,19 +244,14 @@ def test_documented_commands_fill_in_the_passwords(tmp_path: Path) -> None:
     assert (tmp_path / "redis/users.acl").read_text() == acl_text()
 
 
-def test_shipped_file_starts_no_redis_before_passwords_are_filled_in(tmp_path: Path) -> None:
-    acl = tmp_path / "users.acl"
+def test_shipped_file_needs_its_passwords_and_so_do_callers(tmp_path: Path) -> None:
+    acl, stolen = tmp_path / "users.acl", PASSWORDS["antiphon-adapter"]
     acl.write_text(ACL.read_text())
-    with pytest.raises(AssertionError, match=r"users\.acl:2.*password hash"):
-        RedisServer(tmp_path, f"aclfile {acl}").start()
-
-
-def test_caller_without_password_is_refused(tmp_path: Path) -> None:
-    acl = tmp_path / "users.acl"
-    acl.write_text(acl_text())
     server = RedisServer(tmp_path, f"aclfile {acl}")
+    with pytest.raises(AssertionError, match=r"users\.acl:2.*password hash"):
+        server.start()
+    acl.write_text(acl_text())
     server.start()
-    stolen = PASSWORDS["antiphon-adapter"]
     guesses = ((None, None), ("default", ""), ("antiphon-adapter", "guess"), ("antiphon-worker", stolen))
     try:
         for user, password in guesses:

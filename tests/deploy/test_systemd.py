@@ -9,7 +9,7 @@ import pytest
 
 from tests.deploy import confined
 from tests.deploy.files import DEPLOY, ROOT
-from tests.deploy.units import NAMES, command_of, directives, unit_path
+from tests.deploy.units import NAMES, directives, unit_path
 
 EXPOSURE = 2.0
 """Most that `systemd-analyze security` may find, of 10; without any directive it finds 9.6."""
@@ -142,8 +142,3 @@ def test_filters_of_the_unit_refuse_what_no_service_needs(name: str, tmp_path: P
     assert {line.removeprefix("allowed: ") for line in told if line.startswith("allowed")} == ALLOWED[name]
     assert len(told) == 17
     assert int(told[-1], 16) == 0
-
-
-def test_unset_variables_are_empty_words() -> None:
-    words = command_of(unit_path("adapter"), "0", {})
-    assert words[words.index("--trusted-proxies") + 1] == ""

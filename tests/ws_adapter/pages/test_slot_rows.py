@@ -60,10 +60,15 @@ async def test_chat_is_busy_and_no_duplex_conversation() -> None:
         assert row["capabilities"] == ["audio_duplex", "chat", "omni_duplex", "transcription"]
 
 
-async def test_worker_that_is_away_has_one_row() -> None:
+async def test_worker_that_is_away_has_one_row_and_totals_of_slots_are_bounded() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         [row] = (await stage.request("/workers"))[2]["workers"]
         assert (row["worker_id"], row["status"], row["capabilities"]) == (None, "offline", [])
+    leases = Leases()
+    for number in range(MOST_TOTALS + 10):
+        leases.granted(Lease("t", "", f"w{number}", 0, 1, "p"), Kind.CHAT, 0.0)
+    assert len(leases.totals) == MOST_TOTALS
+    assert ("w0", 0) not in leases.totals
 
 
 async def test_addresses_and_sessions_are_for_admins(tmp_path: Path) -> None:
@@ -82,11 +87,3 @@ async def test_addresses_and_sessions_are_for_admins(tmp_path: Path) -> None:
             assert (await stage.request("/workers"))[0] == 401
             assert [row["current_session_id"] for row in seen] == [None, session_id]
             assert [row["port"] is None for row in seen] == [True, False]
-
-
-def test_totals_of_slots_are_bounded() -> None:
-    leases = Leases()
-    for number in range(MOST_TOTALS + 10):
-        leases.granted(Lease("t", "", f"w{number}", 0, 1, "p"), Kind.CHAT, 0.0)
-    assert len(leases.totals) == MOST_TOTALS
-    assert ("w0", 0) not in leases.totals

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.long import long
 from tests.support.passing import Passing
-from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker
+from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
 from ws_adapter.server import listener
@@ -72,6 +72,27 @@ async def test_client_that_answers_no_ping_leaves_nothing_behind(
         client.vanish()
 
 
+async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
+    engine = ScriptedEngine(*TALK, repeat=True, slots=2)
+    async with running_worker(engine, slots=2) as worker, running_adapter(worker.address) as stage:
+
+        async def visit(number: int) -> None:
+            async with stage.client() as client:
+                await client.send(INIT)
+                await client.expect_until("session.created")
+                await client.send(append(2.0))
+                await client.expect("listen", "listen")
+                if number % 3 == 0:
+                    client.vanish()
+                elif number % 3 == 1:
+                    await client.send(CLOSE)
+                    await client.rest()
+
+        await asyncio.gather(*(visit(number) for number in range(12)))
+        await until(lambda: free_again(engine, 12))
+        await stage.until(free_slots=2)
+
+
 @long
 async def test_capacity_holds_for_many_who_come_at_once() -> None:
     """The engine itself complains if a slot is used twice."""
@@ -92,7 +113,6 @@ async def test_capacity_holds_for_many_who_come_at_once() -> None:
                 await client.rest()
 
         await asyncio.gather(*(visit() for _ in range(100)))
-
         assert len(admitted) == 100
         queued = [c.events[0] for c in admitted if c.events[0]["type"] == "session.queued"]
         assert len(queued) >= 50

@@ -86,7 +86,6 @@ def test_attempts_of_one_failover_are_bounded_and_without_enough_journal_there_i
     failover.lost(Reason.WORKER_LOST, 0.0)
     pauses = [failover.next_attempt_s() for _ in range(MOST_ATTEMPTS)]
     assert pauses == [number * ATTEMPT_S for number in range(MOST_ATTEMPTS - 1)] + [None]
-
     failover = Failover(journal_of(Journals(1.0, 2**20)))
     hear(failover.journal, pb.UNIT_END_CHUNK, pb.UNIT_END_CHUNK)
     assert failover.lost(Reason.WORKER_LOST, 0.0) is FailoverOutcome.NO_JOURNAL

@@ -18,24 +18,16 @@ class Silent:
 
 def test_one_too_many_ends_the_oldest_of_the_caller_with_most() -> None:
     newcomers = PendingSessions(4)
-    lonely = Silent()
+    lonely, asked, gone = Silent(), Silent(), Silent()
     newcomers.enter(lonely, "a")
+    newcomers.enter(asked, "b")
+    asked.has_asked = True  # for a slot: it is no newcomer
+    newcomers.enter(gone, "b")
+    newcomers.leave(gone)
+    newcomers.leave(gone)
     flood = [Silent() for _ in range(10)]
     for one in flood:
         newcomers.enter(one, "b")
-    assert lonely.verdict is None
+    assert [one.verdict for one in (lonely, asked, gone)] == [None] * 3
     assert [one.verdict for one in flood] == [errors.NOT_STARTED] * 7 + [None] * 3
     assert len(newcomers) == 4
-
-
-def test_session_that_has_asked_for_a_slot_or_has_left_is_no_newcomer() -> None:
-    newcomers = PendingSessions(2)
-    first, gone, *others = [Silent() for _ in range(4)]
-    newcomers.enter(first, "a")
-    first.has_asked = True
-    newcomers.enter(gone, "a")
-    newcomers.leave(gone)
-    newcomers.leave(gone)
-    for one in others:
-        newcomers.enter(one, "a")
-    assert [one.verdict for one in (first, gone, *others)] == [None] * 4

@@ -576,23 +576,20 @@ def test_no_room_for_input_or_for_a_voice_in_the_queue(jar: Jar, silent: Jar) ->
     concluded(silent, 1013, "error:service_unavailable")
 
 
-def test_large_input_is_read_beside_the_event_loop() -> None:
-    jar = Jar(read_now=False)
+@pytest.mark.parametrize("content", [7, "y" * LARGE_FRAME])
+def test_large_input_is_read_beside_the_event_loop(content: Any) -> None:
+    jar, gone = Jar(read_now=False), Jar(read_now=False)
+    large = {"role": "user", "content": "x" * LARGE_FRAME}
     jar.activate()
-    event = append({"role": "user", "content": "x" * LARGE_FRAME})
-    jar.client(event)
+    jar.client(append(large))
     assert jar.runs == []
-    assert jar.machine.held_bytes == len(json.dumps(event))
+    assert jar.machine.held_bytes == len(json.dumps(append(large)))
     jar.read()
     assert len(jar.runs) == 1
     assert jar.machine.held_bytes == LARGE_FRAME
 
-
-@pytest.mark.parametrize("content", [7, "y" * LARGE_FRAME])
-def test_client_that_goes_while_its_input_is_read(content: Any) -> None:
-    jar = Jar(read_now=False)
-    jar.activate()
-    jar.client(append({"role": "user", "content": "x" * LARGE_FRAME}, {"role": "user", "content": content}))
-    jar.machine.disconnected()
-    assert jar.read() == []
-    assert jar.runs == []
+    gone.activate()
+    gone.client(append(large, {"role": "user", "content": content}))
+    gone.machine.disconnected()
+    assert gone.read() == []
+    assert gone.runs == []

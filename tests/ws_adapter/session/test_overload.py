@@ -57,17 +57,19 @@ def test_answer_keeps_its_place_in_the_order_of_input(talk: Conversation) -> Non
     assert [told["chunk_index"] for told in answers] == [0, 1]
 
 
-def test_unit_with_a_part_that_was_dropped_is_answered_and_does_not_run(talk: Conversation) -> None:
+def test_unit_with_a_part_that_was_dropped_does_not_run(talk: Conversation) -> None:
     talk.client(append(0.5))
     assert dropping(talk, append(0.25)) == []
     assert [is_dropped(told) for told in talk.client(append(1))] == [True]
     talk.client(append(0.25))
     assert [run.audio for run in talk.runs] == [base64.b64decode(pcm(1))]
-    talk.finish(1)
+
+
+def test_dropped_rest_is_padded_and_answered(talk: Conversation) -> None:
     dropping(talk, append(0.25))
-    assert [is_dropped(told) for told in talk.wait(1.25)] == [True], "the rest is padded"
+    assert [is_dropped(told) for told in talk.wait(1.25)] == [True]
     talk.client(append(1))
-    assert len(talk.runs) == 2
+    assert len(talk.runs) == 1
 
 
 def test_pictures_of_dropped_input_are_neither_looked_at_nor_held() -> None:

@@ -12,21 +12,17 @@ def collector() -> dict[str, Any]:
     return dict(read_yaml("otel/collector.yml"))
 
 
-def test_pipelines_use_what_is_configured_and_all_of_it() -> None:
-    config = collector()
-    pipelines = config["service"]["pipelines"].values()
-    for part in PARTS:
-        assert {name for pipeline in pipelines for name in pipeline[part]} == set(config[part]), part
-    assert config["service"]["extensions"] == list(config["extensions"])
-
-
-def test_collector_bounds_its_memory_first_lets_no_content_pass_and_batches_last() -> None:
+def test_collector_uses_all_that_is_configured_bounds_its_memory_and_lets_no_content_pass() -> None:
     config = collector()
     http = {"endpoint": "localhost:4318"}
     assert config["receivers"] == {"otlp": {"protocols": {"http": http}}}, "on this machine alone"
     [action] = config["processors"]["attributes/no_content"]["actions"]
     assert action == {"pattern": r"^antiphon\.content\.", "action": "delete"}
-    for pipeline in config["service"]["pipelines"].values():
+    pipelines = config["service"]["pipelines"].values()
+    for part in PARTS:
+        assert {name for pipeline in pipelines for name in pipeline[part]} == set(config[part]), part
+    assert config["service"]["extensions"] == list(config["extensions"])
+    for pipeline in pipelines:
         assert pipeline["processors"][0] == "memory_limiter"
         assert "attributes/no_content" in pipeline["processors"]
         assert pipeline["processors"][-1] == "batch"

@@ -77,7 +77,6 @@ def test_image_has_the_licence_files_of_the_package_and_runs_as_a_user_with_a_he
     [copied] = re.findall(r"^COPY (pyproject.toml .+) ./$", text, re.MULTILINE)
     assert {*named} < {*copied.split()}
     assert {f"!{each}" for each in copied.split()} <= {*sent}
-
     final = text[text.rindex("\nFROM ") :]
     assert re.search(r"^USER 10001:10001$", final, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK ", final, re.MULTILINE)

@@ -69,7 +69,6 @@ def test_every_pod_has_one_disruption_budget_and_one_policy_in_each_direction(ap
     budgets = [each["spec"] for each in of_kind("PodDisruptionBudget").values()]
     [budget] = [spec for spec in budgets if selects(spec["selector"], labels_of(app))]
     assert budget["maxUnavailable"] == 1
-
     [ingress], [egress] = policies_of(app, "Ingress"), policies_of(app, "Egress")
     named = {port["name"] for port in container(app)["ports"]}
     for rule in ingress["ingress"]:

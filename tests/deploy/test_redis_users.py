@@ -85,7 +85,6 @@ def test_adapter_and_worker_have_exactly_the_commands_that_their_functions_call(
     outside = {"function|load", "subscribe", "unsubscribe"}
     functions = {f"fcall|{name}" for name in dispatch + peers + tenants + journal}
     assert allowed("antiphon-adapter") == inside | outside | functions
-
     worker = [f"{LIBRARY}_{name}" for name in OF_WORKER]
     expected = commands_of(DISPATCH, worker) | {"subscribe"} | {f"fcall|{name}" for name in worker}
     assert allowed("antiphon-worker") == expected

@@ -90,7 +90,6 @@ def test_worker_takes_the_adapter_alone(cluster: Cluster, foreign: Path) -> None
         "another worker, as it shows itself to Redis": cluster.certificate("worker/redis"),
         "another worker, as it shows itself to adapters": cluster.certificate("worker/workers"),
     }
-
     adapter = context_for(ca, cluster.certificate("adapter/workers"))
     assert exchange(port, PREFACE, adapter, "antiphon-worker")
     for who, shown in strangers.items():

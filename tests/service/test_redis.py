@@ -327,7 +327,6 @@ async def test_server_that_is_away_is_an_error_and_found_again(redis_server: Red
         with pytest.raises((RedisError, OSError)):
             await asyncio.wait_for(connected.ping(), 60)
     redis_server.resume()
-
     async with client(redis_server.tcp_url) as connected:
         await connected.set("a", "1")
         redis_server.stop()

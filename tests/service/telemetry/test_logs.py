@@ -126,12 +126,16 @@ def test_repeated_warnings_are_counted_and_told_once(log: Log) -> None:
     assert log.events[-1] == ("client 5 was not let in", None)
 
 
-def test_what_is_counted_at_the_end_is_not_lost(log: Log) -> None:
+def test_what_is_counted_at_the_end_is_not_lost_and_different_warnings_are_bounded(log: Log) -> None:
     for _ in range(3):
         log.logger.warning("again")
     log.collapse.flush()
     log.collapse.flush()
     assert log.events == [("again", None), ("again", 2)]
+    for number in range(2 * MOST_COLLAPSED):
+        log.logger.warning(f"warning {number}")
+    assert len(log.lines) == 2 + 2 * MOST_COLLAPSED, "they do not hide each other"
+    assert len(log.collapse._watched) == MOST_COLLAPSED
 
 
 def test_a_warning_that_came_once_is_told_once_and_only_warnings_collapse(log: Log) -> None:
@@ -141,10 +145,3 @@ def test_a_warning_that_came_once_is_told_once_and_only_warnings_collapse(log: L
         log.logger.info("told")
         log.logger.error("failed")
     assert log.events == [("once", None), *[("told", None), ("failed", None)] * 3]
-
-
-def test_different_warnings_do_not_hide_each_other_and_are_bounded(log: Log) -> None:
-    for number in range(2 * MOST_COLLAPSED):
-        log.logger.warning(f"warning {number}")
-    assert len(log.lines) == 2 * MOST_COLLAPSED
-    assert len(log.collapse._watched) == MOST_COLLAPSED

@@ -71,7 +71,6 @@ def test_resource_names_the_service_and_a_disabled_sdk_does_nothing(monkeypatch:
     (span,) = memory.get_finished_spans()
     assert span.resource.attributes["service.name"] == "antiphon-adapter"
     assert span.resource.attributes["deployment.environment"] == "test"
-
     memory = InMemorySpanExporter()
     telemetry = start("here", {"OTEL_SDK_DISABLED": "true"}, span_exporters=[memory])
     telemetry.always.start_span("x").end()
@@ -244,7 +243,6 @@ def test_spans_beyond_the_bound_are_dropped_and_counted() -> None:
     for _ in range(100):
         tracer.start_span("then").end()
     assert drops.count == 84
-
     exporter.may_go_on.set()
     processor.shutdown()
     assert exporter.exported == 32

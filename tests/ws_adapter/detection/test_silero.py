@@ -108,19 +108,18 @@ def test_a_session_hears_again_after_what_was_no_sound(network: Silero) -> None:
     assert scores.max() > 0.9
 
 
-def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = silero.find()
+def test_without_the_package_or_its_file_loudness_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert scorer.best_scorer().name == "silero"
+    real, broken = silero.find(), tmp_path / "ggml-silero-v9.bin"
     assert real is not None
-    broken = tmp_path / "ggml-silero-v9.bin"
     for data in (b"", b"RIFF" * 100, real.read_bytes()[:5000], real.read_bytes()[:-2]):
         broken.write_bytes(data)
         with pytest.raises(ValueError, match=r"ggml-silero-v9\.bin"):
             Silero(broken)
-        monkeypatch.setattr(silero, "find", lambda: broken)
-        assert isinstance(scorer.best_scorer(), Energy)
-
-
-def test_without_the_package_loudness_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert scorer.best_scorer().name == "silero"
+        with monkeypatch.context() as patch:
+            patch.setattr(silero, "find", lambda: broken)
+            assert isinstance(scorer.best_scorer(), Energy)
     monkeypatch.setattr(silero, "find_spec", lambda name: None)
     assert scorer.best_scorer().name == "energy"

@@ -195,7 +195,6 @@ async def test_handshake_that_is_broken_or_for_something_else_is_answered_in_jso
         (("Upgrade: h2c", "Connection: Upgrade"), 426, "upgrade_required"),
     ):
         status, body = await handshake(lonely, *lines)
-
         assert (status, body["error"]["code"]) == (expected, code)
 
 

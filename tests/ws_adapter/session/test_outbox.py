@@ -153,7 +153,6 @@ async def test_congestion_begins_above_the_bound_of_what_is_in_flight(line: Line
     assert line.congestion == [True]
     line.is_open.set()
     await line.outbox.flushed()
-
     assert line.congestion == [True, False]
     assert line.load.inflight_bytes == 0
 
@@ -174,7 +173,6 @@ async def test_client_that_reads_nothing_is_slow_after_five_seconds(line: Line) 
     assert line.stalls == 0
     await line.clock.advance(0.6)
     await line.settle()
-
     assert line.stalls == 1
     await line.clock.advance(60)
     await line.settle()

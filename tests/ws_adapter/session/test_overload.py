@@ -158,7 +158,6 @@ async def test_input_beyond_what_may_be_in_flight_is_dropped() -> None:
         first, second = await client.expect("listen"), await client.expect("listen")
         assert (first["input_id"], is_dropped(first)) == ("in-1", False)
         assert (second["input_id"], is_dropped(second)) == ("in-2", True)
-
         await client.send(append(1, input_id="in-3"))
         while is_dropped(await client.expect("listen")):  # until the worker has closed the first unit
             await client.send(append(1))
@@ -175,7 +174,6 @@ async def test_input_that_waited_too_long_to_be_read_is_dropped(monkeypatch: pyt
         client.socket.transport.write(b"".join(client.socket.protocol.data_to_send()))
         first, second = await client.expect("listen"), await client.expect("listen")
         monkeypatch.undo()
-
         assert (first["input_id"], is_dropped(first)) == ("in-1", True)
         assert (second["input_id"], is_dropped(second)) == ("in-2", False)
 

@@ -78,7 +78,6 @@ async def test_client_that_reads_late_gets_everything() -> None:
             await client.send(append(20.0))
             await settled(lambda: len(engine.session.heard))
             client.socket.transport.resume_reading()
-
             await client.expect(*["text", "audio"] * 20)
         assert stage.adapter.admin_port is not None
         measured = await scrape(stage.adapter.admin_port)

@@ -71,7 +71,6 @@ def test_queue_events_of_the_first_wait(silent: Jar) -> None:
 
 def test_created(silent: Jar) -> None:
     created = silent.activate(prompt_tokens=12)
-
     usage = created.pop("usage")
     assert created == {
         "type": "session.created",
@@ -226,7 +225,6 @@ def test_voice_of_a_turn_and_one_that_the_worker_does_not_have(busy: Jar) -> Non
     busy.next_slot()
     assert busy.configured[1].setup == ChatSetup(voice=Voice(voice_id="amber"))
     assert "unsupported_fields" not in busy.answer()[-1]
-
     busy.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
     busy.grant()
     told = busy.fail(Reason.VOICE_NOT_FOUND)
@@ -259,7 +257,6 @@ def test_turn_has_its_slot_until_it_is_answered_and_the_next_one_takes_another(j
     assert jar.slots == ["take", "leave", "take"]
     assert len(jar.runs) == 1
     assert jar.next_slot() == []
-
     assert len(jar.runs) == 2
     assert jar.configured[0] == jar.configured[1]
 
@@ -341,7 +338,6 @@ def test_third_failure_in_a_row_ends_the_session(jar: Jar) -> None:
             assert kinds(told)[:2] == ["error:inference_error", "response.done"]
         else:
             jar.answer()
-
     concluded(jar, 1011, "session.closed")
     assert jar.sent[-1]["reason"] == "backend_error"
 
@@ -418,7 +414,6 @@ def test_client_or_server_that_ends(state: State) -> None:
     concluded(jar, 1000, "session.closed")
     assert jar.sent[-1]["reason"] == "user_stop"
     assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
-
     jar = in_state(state)
     assert jar.machine.is_waiting == (state is State.QUEUED)
     jar.do(jar.machine.shut_down())
@@ -560,7 +555,6 @@ def test_idle_between_turns() -> None:
     jar.wait(599.9)
     assert jar.closed is None
     jar.wait(0.1)
-
     concluded(jar, 1000, "session.closed")
     assert jar.sent[-1]["reason"] == "timeout"
 

@@ -163,7 +163,6 @@ def test_a_model_without_tools_is_asked_for_none_unless_no_worker_is_known(diale
 def test_a_call_is_told_piece_by_piece_in_realtime() -> None:
     jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[WEATHER])
     told = says(jar, Piece(1, "Let me look.", b""), *(Piece(1, "", b"", call=delta) for delta in BERN))
-
     *deltas, done = told
     kinds = [event["kind"] for event in deltas]
     assert kinds == ["text", *["tool_call"] * 4]

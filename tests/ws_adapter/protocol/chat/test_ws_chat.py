@@ -102,7 +102,6 @@ def test_queue_events_of_a_wait(jar: ChatJar) -> None:
     jar.queue(2, 3, 35.04)
     jar.queue(1, 2, 12.5)
     jar.grant()
-
     place = {"position": 2, "estimated_wait_s": 35.0, "eta_seconds": 35.0, "queue_length": 3}
     ticket = {"ticket_id": "ticket_5f0c9a17be42", "estimate_is_guess": False}
     update = {"position": 1, "estimated_wait_s": 12.5, "eta_seconds": 12.5, "queue_length": 2}
@@ -268,6 +267,7 @@ def reported(**fields: Any) -> Any:
     jar.client(request(**fields))
     jar.grant()
     jar.ready(**ready)
+    assert not jar.turn.speaks or ready.get("speaks", True), "a model without a voice writes"
     jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
     jar.done()
     assert jar.sent[-1]["type"] == "done"
@@ -291,13 +291,6 @@ def test_what_is_not_honoured_is_reported_by_its_public_path() -> None:
     assert reported(use_tts_template=True, ignored=("turn.use_tts_template",)) is None
     ignored = ("turn.omni_mode", "turn.tts.mode")
     assert reported(omni_mode=True, tts={"mode": "omni"}, ignored=ignored) == ["omni_mode", "tts.mode"]
-
-
-def test_model_without_a_voice_writes(jar: ChatJar) -> None:
-    jar.client(request(tts={"enabled": True}))
-    jar.grant()
-    jar.ready(speaks=False)
-    assert not jar.turn.speaks
 
 
 def of(**part: Any) -> Event:

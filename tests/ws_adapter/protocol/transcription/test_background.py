@@ -225,7 +225,6 @@ def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> No
     assert not bench.has_slot
     assert bench.told == []
     assert bench.machine.deadline is None
-
     other = begun(item("a"), item("b"))
     other.do(other.machine.cancel("b", other.now))
     other.do(other.machine.cancel("unknown", other.now))

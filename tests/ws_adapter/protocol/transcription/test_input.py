@@ -225,7 +225,6 @@ def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent(talk: Talk) -
     talk.wait(1.0)
     assert codes(talk.sent[1:]) == ["invalid_json"] * 100
     assert sum(int(note.split()[0]) for note in talk.notes) == 150
-
     assert talk.closed is None
     assert talk.client(UPDATE, COMMIT) == []
     assert talk.slot == "wanted"

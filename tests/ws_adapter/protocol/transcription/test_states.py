@@ -79,7 +79,6 @@ def test_update_is_for_the_next_utterance() -> None:
     ready.client(UPDATE, OTHER, COMMIT)
     ready.grant()
     assert [setup.model for setup in ready.setups] == ["other"]
-
     opened.begin()
     opened.client(OTHER, FINAL)
     opened.complete()

@@ -113,7 +113,6 @@ def test_items_follow_each_other_and_each_gets_its_words(session: Talk) -> None:
     for number in range(3):
         words += session.write(f"word {number}")
         session.do(session.dialect.tick(session.now, others_wait=False))
-
     previous = [event["previous_item_id"] for event in session.sent if event["type"] == ITEM[0]]
     assert previous == [None, *ids[:2]]
     completed = [event for event in words if told([event]) == ["completed"]]
@@ -186,7 +185,6 @@ def test_a_change_that_cannot_be_changes_nothing(session: Talk) -> None:
         assert refused["error"]["param"] == f"session.audio.input.{param}"
     (refused,) = session.client({"type": "session.update", "session": {"type": "realtime"}})
     assert refused["error"]["code"] == "invalid_session_type"
-
     (updated,) = session.client(changed())
     assert updated["session"] == session.sent[1]["session"]
 

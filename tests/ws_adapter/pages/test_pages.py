@@ -73,12 +73,11 @@ async def test_version_and_no_models_without_a_worker(lonely: Stage) -> None:
     assert (await lonely.request("/v1/models"))[2] == {"object": "list", "data": []}
 
 
-async def test_status_counts_slots() -> None:
+async def test_status_counts_slots_and_models_are_listed() -> None:
     async with running_worker(ScriptedEngine(listen(), slots=2), slots=2) as worker:
         async with running_adapter(worker.address, "127.0.0.1:1") as stage, stage.client() as client:
             await client.begin()
             status, _, body = await stage.request("/status")
-
             assert status == 200
             [task] = body.pop("running_tasks")
             assert task["request_type"] == "audio_duplex"
@@ -89,15 +88,11 @@ async def test_status_counts_slots() -> None:
                 "queue_length": 0,
                 "max_queue_size": 1000,
             }
-
-
-async def test_models() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
-        status, _, body = await stage.request("/v1/models")
-        assert (status, body["object"]) == (200, "list")
-        [model] = body["data"]
-        assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "antiphon")
-        assert isinstance(model["created"], int)
+            status, _, body = await stage.request("/v1/models")
+            assert (status, body["object"]) == (200, "list")
+            [model] = body["data"]
+            assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "antiphon")
+            assert isinstance(model["created"], int)
 
 
 async def test_reference_voice_is_the_shipped_one_or_the_installation_s_own(

@@ -26,17 +26,12 @@ async def reach(stage: Stage, state: str, stack: AsyncExitStack, engine: Scripte
         for _ in range(engine.slots):
             await (await stack.enter_async_context(stage.client())).begin()
     client = await stack.enter_async_context(stage.client())
-    if state == "queued":
-        await client.expect("session.queued")
-        return client
-    await client.expect("session.queue_done")
-    if state == "connected":
-        return client
-    await client.send(INIT)
-    if state == "configuring":
+    await client.expect("session.queued" if state == "queued" else "session.queue_done")
+    if state in ("configuring", "active", "running"):
+        await client.send(INIT)
         await until(lambda: engine.sessions)
-        return client
-    await client.expect("session.created")
+    if state in ("active", "running"):
+        await client.expect("session.created")
     if state == "running":
         await client.send(append(3.0))
         await until(lambda: engine.session.heard)

@@ -7,11 +7,15 @@ import numpy as np
 
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, hang, running_worker, write
 from tests.ws_adapter.support.conversation import append as talk
-from tests.ws_adapter.support.recordings import read_recording, read_wav
+from tests.ws_adapter.support.recordings import Read, read_recording, read_wav
 from tests.ws_adapter.support.stage import Stage, running_adapter, until
 from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL, Event, append
 
 UPDATE: Event = {"type": "session.update", "model": EVERYTHING.name}
+
+
+def find(recordings: Path) -> list[Read]:
+    return [read_recording(folder) for folder in recordings.iterdir()]
 
 
 def url(stage: Stage) -> str:
@@ -28,8 +32,7 @@ async def test_recording_plays_what_was_said(tmp_path: Path) -> None:
                 await client.send(UPDATE, COMMIT, event, FINAL)
                 await client.expect_until("transcription.done")
 
-    (folder,) = tmp_path.iterdir()
-    read = read_recording(folder)
+    (read,) = find(tmp_path)
     assert read.meta["mode"] == "transcription"
     assert read.meta["session_id"] == created["id"]
     assert [told["type"] for told in read.events("down")] == [told["type"] for told in client.events]

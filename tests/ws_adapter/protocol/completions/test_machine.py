@@ -15,7 +15,7 @@ from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.completions.machine import CompletionMachine
 from ws_adapter.protocol.core.actions import CloseSocket, OpenWorkerSession, Respond, RunTurn, Send, TakeSlot
-from ws_adapter.protocol.core.machine import Action, Apart, Place
+from ws_adapter.protocol.core.machine import Action, Offload, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,
@@ -69,7 +69,7 @@ class Jar:
                     self.begun = action
                 case CloseSocket():
                     self.closed = action
-                case Apart():
+                case Offload():
                     self.do(action.work()(0.0))
 
     def ask(self, body: Any = None, **fields: Any) -> None:

@@ -54,6 +54,19 @@ def test_model_is_checked_against_what_is_served(talk: Talk) -> None:
     assert len(error["error"]) < 1000, "a long name is not repeated whole"
 
 
+def test_without_a_known_worker_any_model_is_taken() -> None:
+    talk = Talk(catalogue=None)
+    assert talk.client({"type": "session.update", "model": "whisper-9"}, COMMIT) == []
+    assert talk.slot == "wanted"
+
+
+def test_ready_final_with_kept_audio_is_an_utterance(talk: Talk) -> None:
+    assert talk.client(append(), UPDATE, FINAL) == [], "audio before the model is kept too"
+    talk.serve()
+    assert [(run.begins, run.ends) for run in talk.runs] == [(True, True)]
+    assert talk.complete(" one") == [delta(" one"), done(" one", completion=1)]
+
+
 def test_ready_commit_opens_with_the_kept_audio_first(talk: Talk) -> None:
     assert talk.client(UPDATE, append(level=1)) == []
     assert talk.slot == "none"
@@ -87,6 +100,17 @@ def test_update_is_for_the_next_utterance() -> None:
     assert opened.left == 1, "the worker was configured for another model"
     opened.serve()
     assert [setup.model for setup in opened.setups] == ["antiphon-mini", "other"]
+
+
+def test_open_append_waits_for_a_slot_and_commit_is_ignored(talk: Talk) -> None:
+    talk.client(UPDATE, COMMIT, append())
+    assert talk.runs == []
+    talk.serve()
+    assert talk.client(append(), COMMIT, COMMIT) == []
+    talk.client(FINAL)
+    assert [(run.begins, run.ends) for run in talk.runs] == [(True, False), (False, False), (False, True)]
+    assert codes(talk.complete()) == ["transcription.done"]
+    assert talk.client(FINAL) == [], "the ignored commits have opened nothing"
 
 
 @pytest.mark.parametrize("more", [4_000, 0], ids=["audio", "nothing"])

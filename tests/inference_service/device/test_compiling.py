@@ -15,9 +15,7 @@ def test_regions_are_compiled_on_cuda_alone_unless_chosen(
     monkeypatch: pytest.MonkeyPatch, choice: str | None, cpu: bool, cuda: bool
 ) -> None:
     monkeypatch.setattr(compiling, "_chosen", None)
-
     compiling.choose(choice)
-
     assert compiling.compiles(torch.device("cpu")) is cpu
     assert compiling.compiles(torch.device("cuda:1")) is cuda
 

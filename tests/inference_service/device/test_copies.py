@@ -10,13 +10,7 @@ from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import Done
-from inference_service.interface.setups import (
-    DuplexSettings,
-    DuplexSetup,
-    UnitInput,
-    UnitOverrides,
-    Window,
-)
+from inference_service.interface.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides, Window
 from tests.inference_service.device.meter import Meter
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.guests import Guest
@@ -129,5 +123,4 @@ def test_whatever_would_stop_the_host_is_noticed(
 ) -> None:
     with Meter(monkeypatch) as meter:
         stops()
-
     assert meter.others

@@ -16,13 +16,7 @@ from inference_service.device.graph import Graph
 from inference_service.engine.tick import Tick
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Event,
-    Finalized,
-    Piece,
-)
+from inference_service.interface.engine import Done, End, Event, Finalized, Piece
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
@@ -118,9 +112,7 @@ def test_conversation_with_pictures_stays_on_a_second_gpu(fakes: Fakes, runtime:
     settings = replace(runtime.info.duplex_defaults, force_listen_count=1)
     setup = DuplexSetup("Be brief.", settings, Window(), seed=1, sees=True)
     units = UnitInput(SECOND, (PICTURE,)), UnitInput(SECOND), UnitInput(SECOND, (PICTURE, PICTURE), 4)
-
     told = hold(fakes, runtime, setup, *units)
-
     assert ends(told) == [End.LISTEN, End.CHUNK, End.CHUNK]
     assert samples(told) > 24_000
     assert fakes.moves == []
@@ -132,9 +124,7 @@ def test_session_with_a_voice_of_its_own_opens_on_a_second_gpu(fakes: Fakes, run
     speech = runtime.components.speech
     assert speech is not None
     before = fakes.uploads
-
     told = hold(fakes, runtime, setup)
-
     assert told == []
     assert len(speech.mouth._last) == 1, "the voice was heard"  # type: ignore[attr-defined]
     assert fakes.uploads > before
@@ -148,10 +138,8 @@ def test_window_slides_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime, mod
     window = Window(mode, 240, 200, max_units=3, remembered_tokens=20)
     setup = DuplexSetup("Be brief.", settings, window, seed=1)
     units = 9 if mode is WindowMode.BASIC else 5
-
     # One download for the tokens that close a unit, and one for the context behind the window's slide.
     told = hold(fakes, runtime, setup, *[UnitInput(SECOND)] * units, downloads=1 + 2)
-
     assert len(ends(told)) == units
     assert sum(it.dropped_units for it in told if isinstance(it, Finalized)) > 0
     assert fakes.moves == []
@@ -165,12 +153,10 @@ def test_spoken_chat_with_a_picture_and_a_clip_stays_on_a_second_gpu(
 ) -> None:
     sampling = Sampling(max_new_tokens=12, temperature=temperature, repetition_penalty=1.2)
     message = ChatMessage("user", ("What is it?", Picture(PICTURE), Clip(SECOND)))
-
     # No draw from zeros is settled by the likeliest ids: more are looked at, then all.
     told = hold(
         fakes, runtime, ChatSetup(sampling, seed=1), TurnInput((message,), speaks=True), downloads=2 + 2
     )
-
     assert len(ends(told)) == 1
     assert samples(told) > 0
     assert fakes.moves == []
@@ -178,9 +164,7 @@ def test_spoken_chat_with_a_picture_and_a_clip_stays_on_a_second_gpu(
 
 def test_token_stream_stays_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime) -> None:
     chunks = [StreamInput((1, 2, 3)), StreamInput("and so on")]
-
     told = hold(fakes, runtime, TokensSetup(Sampling(max_new_tokens=3, temperature=0.0), seed=1), *chunks)
-
     assert len(ends(told)) == 2
     assert fakes.moves == []
 
@@ -238,7 +222,6 @@ def test_fakes_notice_moves(fakes: Fakes) -> None:
         torch.empty(3, device=DEVICE).cpu()
         torch.zeros(3).to(DEVICE)
         torch.zeros(3).to(torch.float16)
-
     assert fakes.moves == ["cuda:1 to cpu", "cpu to cuda:1"]
 
 

@@ -13,13 +13,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.functional import scaled_dot_product_attention
 
 from inference_service.device import compiling, flex
-from inference_service.device.flex import (
-    OPTIONS,
-    TILE,
-    Part,
-    Tiles,
-    tiled,
-)
+from inference_service.device.flex import OPTIONS, TILE, Part, Tiles, tiled
 from inference_service.device.paged import Contexts
 from inference_service.engine.batch.pages import PAGE
 from tests.support.long import long, seeds
@@ -159,9 +153,7 @@ def test_contexts_of_single_rows_may_begin_within_a_page() -> None:
     keys, values = torch.randn(2, 2, 4 * PAGE, 16, generator=generator)
     table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32)
     ends, begins = torch.tensor([[PAGE + 3, 5], [7, 2]], dtype=torch.int32)
-
     seen = flex.over_contexts(queries, keys, values, Contexts(table, ends, begins), None, None)
-
     for row, part in enumerate([Part([2, 0], 7, PAGE - 5, 1), Part([1], 2, 2, 1)]):
         wanted = attended(part, queries[row : row + 1], keys, values, None, None)
         torch.testing.assert_close(seen[row : row + 1], wanted, atol=2e-5, rtol=2e-5)

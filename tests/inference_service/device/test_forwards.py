@@ -17,14 +17,7 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
 from inference_service.interface.setups import Window
-from tests.inference_service.device.test_steps import (
-    CAPACITY,
-    IDS,
-    SLOTS,
-    Made,
-    _feed,
-    talk,
-)
+from tests.inference_service.device.test_steps import CAPACITY, IDS, SLOTS, Made, _feed, talk
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 from tests.support.long import long, seeds
 
@@ -51,9 +44,7 @@ def pair(model: Made, *, has_embeddings: bool = True) -> tuple[PackedDecoder, Pa
 @pytest.mark.sample("0-qwen3")
 def test_rows_in_forwards_see_what_they_see_by_session(model: Made, seed: int) -> None:
     decoders = pair(model)
-
     talk(decoders, random.Random(seed), 60)
-
     assert decoders[1]._forwards
     assert not decoders[1]._steps
 
@@ -63,9 +54,7 @@ def test_rows_in_forwards_see_what_they_see_by_session(model: Made, seed: int) -
 def test_window_that_slides_leaves_entries_where_they_are() -> None:
     """With an offset in the first page: no other shape comes up, and nothing is moved."""
     decoders = pair(qwen3)
-
     slides = talk(decoders, random.Random(1), 90)
-
     assert slides > 1
     tables = decoders[1].cache._tables
     assert any(table.offset for table in tables)
@@ -77,10 +66,8 @@ def test_no_shape_comes_up_that_was_not_captured() -> None:
     usual, decoder = pair(qwen3)
     spare = decoder.cache.pool.pages * PAGE
     before = decoder.cache.keys[:, :, :spare].clone()
-
     decoder.capture()
     captured = set(decoder._forwards)
-
     assert torch.equal(decoder.cache.keys[:, :, :spare], before)
     talk((usual, decoder), random.Random(0), 40)
     assert set(decoder._forwards) == captured
@@ -91,10 +78,8 @@ def test_last_rows_and_other_arrays_come_with_one_upload() -> None:
     decoder = pair(qwen3)[1]
     segments = [Segment(slot, 0, 0, Rows.of_ids(list(range(1, 2 + 3 * slot)))) for slot in range(SLOTS)]
     others = torch.arange(7).numpy()
-
     whole = decoder.forward(segments)
     last, (there,) = decoder.last(segments, others)
-
     torch.testing.assert_close(last, torch.stack([it[-1] for it in whole]))
     assert there.tolist() == others.tolist()
 
@@ -123,7 +108,6 @@ def test_common_layers_compute_what_their_modules_do(model: Made, monkeypatch: p
     monkeypatch.setattr(flex, "_compiled", lambda: flex._attend)
     decoders = pair(model)
     assert decoders[1]._compiled is not None
-
     talk(decoders, random.Random(0), 25)
 
 

@@ -81,9 +81,7 @@ def test_graph_of_second_device_is_captured_on_a_stream_of_that_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cuda = Recording(monkeypatch)
-
     Graph(SECOND, cuda.compute)()
-
     assert cuda.captured_on == [SECOND]
     assert cuda.ran_on == [(SECOND, SECOND)] * 2, "once before the capture and once in it"
     assert cuda.current == torch.device("cuda:0")
@@ -93,10 +91,8 @@ def test_make_current_sets_a_cuda_device_and_leaves_the_cpu(monkeypatch: pytest.
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)
-
     make_current(torch.device("cpu"))
     make_current(SECOND)
-
     assert chosen == [SECOND]
 
 
@@ -105,11 +101,9 @@ def test_make_current_switches_off_cudnn_attention_on_cuda_only(monkeypatch: pyt
     switched: list[bool] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", switched.append)
-
     make_current(torch.device("cpu"))
     assert switched == []
     make_current(SECOND)
-
     assert switched == [False]
 
 
@@ -118,7 +112,6 @@ def test_usable_device_without_a_number_gets_that_of_the_current_device(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch, "empty", lambda *size, device: torch.zeros(*size))
-
     assert usable_device("cuda") == SECOND
 
 
@@ -186,6 +179,5 @@ def test_region_computes_each_shape_from_what_it_is_given_now() -> None:
 def test_region_refuses_tensors_larger_than_the_first_ones() -> None:
     region = Region(torch.device("cpu"), lambda name, given: (given * 2,))
     region.prepare("", [torch.ones(4)])
-
     with pytest.raises(ValueError, match="took 256 bytes"):
         region.prepare("", [torch.ones(400)])

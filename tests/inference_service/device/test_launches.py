@@ -14,12 +14,7 @@ from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.setups import (
-    DuplexSetup,
-    UnitInput,
-    UnitOverrides,
-    Window,
-)
+from inference_service.interface.setups import DuplexSetup, UnitInput, UnitOverrides, Window
 from inference_service.models.token2wav import seconds
 from inference_service.session.base.session import QueuedUnit, Stage
 from inference_service.session.kinds.components import SpeechCodes
@@ -157,7 +152,6 @@ def test_25_codes_have_few_launches(fakes: Fakes, runtime: DuplexRuntime, launch
         launches.clear()
         with launches:
             runtime.speaker.step([job])
-
     assert len(job.codes) == 25
     report("25 codes", launches, 64)
 

@@ -20,13 +20,7 @@ from inference_service.engine.tick import Tick
 from inference_service.families.moshi import runtime as moshi
 from inference_service.families.moshi.runtime import MoshiRuntime
 from inference_service.families.moshi.session import FrameSession
-from inference_service.interface.setups import (
-    DuplexSetup,
-    UnitFormat,
-    UnitInput,
-    UnitOverrides,
-    Window,
-)
+from inference_service.interface.setups import DuplexSetup, UnitFormat, UnitInput, UnitOverrides, Window
 from inference_service.session.base.session import QueuedUnit
 from tests.inference_service.device.launches import Launches
 from tests.inference_service.engine.support import tiny_moshi
@@ -87,6 +81,5 @@ def test_frame_has_few_launches_whoever_is_in_the_tick(
     alone = counted(runtime, launches, 1)
     assert launches.inside["topk"] == tiny_moshi.CODES, "the codes of a frame are one region"
     crowd = counted(runtime, launches, SLOTS)
-
     assert alone <= 200
     assert crowd <= alone + 8

@@ -71,9 +71,7 @@ def test_codes_of_a_crowd_that_were_not_captured_are_counted() -> None:
         speaker.capture()
     speaker._loop(2, 4)
     assert not PREPARATIONS.late
-
     speaker._loop(4, 4)
-
     assert PREPARATIONS.late == {Preparation.CAPTURE: 1}
 
 
@@ -85,18 +83,14 @@ def test_compilation_for_another_shape_is_counted(monkeypatch: pytest.MonkeyPatc
         doubled(torch.ones(3))
     doubled(torch.zeros(3))
     assert not PREPARATIONS.late
-
     doubled(torch.ones(4))
-
     assert PREPARATIONS.late == {Preparation.COMPILATION: 1}
 
 
 def test_start_that_fails_counts_nothing_afterwards() -> None:
     with pytest.raises(ValueError, match="no weights"), PREPARATIONS.under_way():
         raise ValueError("no weights")
-
     PREPARATIONS.note(Preparation.CAPTURE, "one of the next start")
-
     assert not PREPARATIONS.late
 
 

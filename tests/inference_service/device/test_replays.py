@@ -45,9 +45,6 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     return Replays(monkeypatch)
 
 
-# ------------------------------------------------------------------------------------------ the check itself
-
-
 class Doubled:
     """A correct region: it doubles what it is given, and counts its runs, in memory of its own."""
 
@@ -106,9 +103,7 @@ NUMBERS = [torch.tensor(it) for it in ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8
 
 def test_region_reading_its_own_buffers_passes(replays: Replays) -> None:
     region = Doubled()
-
     made = [region(it) for it in NUMBERS]
-
     assert [it.tolist() for it in made] == [(it * 2).tolist() for it in NUMBERS]
     replays.check()
 
@@ -116,7 +111,6 @@ def test_region_reading_its_own_buffers_passes(replays: Replays) -> None:
 @pytest.mark.parametrize("broken", [CountsInPython, AsksTheHost, TakesWhatItIsGiven, WritesElsewhere])
 def test_region_with_a_value_of_its_capture_is_caught(broken: type[Doubled], replays: Replays) -> None:
     region = broken()
-
     with pytest.raises((AssertionError, RuntimeError)):
         _ = [region(it) for it in NUMBERS]
 
@@ -127,7 +121,6 @@ def test_region_reading_a_foreign_tensor_is_caught(replays: Replays) -> None:
     for it in NUMBERS:
         own.copy_(it)
         graph()
-
     replays.check(own, other)
     with pytest.raises(AssertionError, match=r"foreign memory, tensors of shapes \[\(3,\)\]"):
         replays.check(own)
@@ -135,12 +128,8 @@ def test_region_reading_a_foreign_tensor_is_caught(replays: Replays) -> None:
 
 def test_region_that_ran_once_is_refused(replays: Replays) -> None:
     Doubled()(NUMBERS[0])
-
     with pytest.raises(AssertionError, match="returned the same in all calls"):
         replays.check()
-
-
-# ---------------------------------------------------------------------------------------------- forwards
 
 
 def language(way: AttentionBackend, *, has_embeddings: bool = True) -> PackedDecoder:
@@ -199,9 +188,7 @@ def test_forwards_read_rows_and_contexts_from_their_own_memory(
     way: AttentionBackend, kinds: str, replays: Replays
 ) -> None:
     decoder = language(way)
-
     feed(decoder, KINDS[kinds], [1, 5] if way.all_rows else [1])
-
     assert bool(decoder._forwards) == way.all_rows
     replays.check(*memory_of(decoder))
 
@@ -216,9 +203,7 @@ def test_forwards_of_compiled_layers_read_rows_and_contexts_from_their_own_memor
     monkeypatch.setattr(flex, "_compiled", lambda: flex._attend)
     decoder = language(FLEX)
     assert decoder._compiled is not None
-
     feed(decoder, KINDS["both"], [1, 5])
-
     replays.check(*memory_of(decoder))
 
 
@@ -228,9 +213,7 @@ def test_forwards_without_embeddings_read_media_from_their_own_memory(
     way: AttentionBackend, replays: Replays
 ) -> None:
     decoder = language(way, has_embeddings=False)
-
     feed(decoder, KINDS["media"], [1, 5] if way.all_rows else [1])
-
     replays.check(*memory_of(decoder))
 
 
@@ -243,13 +226,8 @@ def test_forwards_with_a_condition_read_it_from_memory_of_the_decoder(replays: R
     decoder = PackedDecoder(
         backbone, SLOTS, CAPACITY, {"t_cond": condition}, embeddings, in_steps=True, way=FLEX
     )
-
     feed(decoder, KINDS["ids"], [1, 5])
-
     replays.check(*memory_of(decoder), condition)
-
-
-# --------------------------------------------------------------------------------------- speech and sound
 
 
 @torch.inference_mode()

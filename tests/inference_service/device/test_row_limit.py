@@ -132,9 +132,7 @@ def test_settle_of_many_contexts_feeds_no_more_rows_than_the_largest_shape(
     for context in contexts:
         context.pending = ids(27, context.slot)
     counts = fed(monkeypatch, decoder)
-
     runtime_over(decoder).settle(contexts)
-
     assert [context.length for context in contexts] == [27] * SLOTS
     assert counts == [MOST, 32]
 
@@ -231,9 +229,7 @@ def test_first_codes_of_many_units_feed_no_more_rows_than_the_largest_shape(
 ) -> None:
     by, alone = (speaker(in_steps=it) for it in (True, False))
     counts = fed(monkeypatch, by.decoder)
-
     steps = by.forward([job(slot, 20) for slot in range(JOBS)])
-
     wanted = [alone.forward([job(slot, 20)])[0] for slot in range(JOBS)]
     assert max(counts) == MOST
     assert [it.codes for it in steps] == [it.codes for it in wanted]

@@ -50,13 +50,11 @@ def test_rows_cut_anywhere_and_joined_again_are_embedded_as_before() -> None:
 def test_row_of_media_with_an_id_is_their_sum() -> None:
     where, media = decoder(), torch.randn(3, HIDDEN)
     ids = where.embed(Rows.of_ids([4, 5, 6]))
-
     torch.testing.assert_close(where.embed(Rows.of(media).plus([4, 5, 6])), ids + media)
 
 
 def test_media_without_a_name_have_no_content() -> None:
     nameless, named = Rows.of(torch.zeros(2, HIDDEN)), Rows.of(torch.zeros(2, HIDDEN), digest("it"))
-
     assert not nameless.has_content
     assert not Rows.join([named, nameless]).has_content
     assert Rows.join([Rows.of_ids([1]), named]).has_content
@@ -65,7 +63,6 @@ def test_media_without_a_name_have_no_content() -> None:
 def test_rows_of_media_differ_from_ids_and_from_one_another() -> None:
     one, other = (Rows.of(torch.zeros(1, HIDDEN), digest(name)) for name in ("one", "other"))
     contents = [it.content for it in (one, other, one.plus([3]), Rows.of_ids([3]), Rows.of_ids([-1]))]
-
     assert len(set(contents)) == len(contents)
 
 
@@ -87,6 +84,5 @@ def test_arrays_of_any_kind_go_up_in_one_copy() -> None:
 
 def test_tensors_come_down_in_one_copy_with_their_shapes() -> None:
     given = [torch.randn(2, 3), torch.arange(4, dtype=torch.int32), torch.randn(0, 5)]
-
     for array, tensor in zip(transfer.unpacked(transfer.packed(given), given), given, strict=True):
         assert np.array_equal(array, tensor.numpy())

@@ -68,7 +68,6 @@ def sounds(guest: Guest) -> list[np.ndarray]:
 def test_a_sound_that_is_under_way_is_waited_for_in_the_next_tick() -> None:
     at_once, later = speaking(slowly=False), speaking(slowly=True)
     ticks = run(*at_once)
-
     assert ticks < run(*later) <= ticks + 3, "each sound may take a tick more"
     for one, other in zip(at_once[1], later[1], strict=True):
         assert len(sounds(one)) == len(sounds(other))
@@ -148,9 +147,7 @@ def test_nothing_in_token2wav_waits_for_the_device(is_causal: bool, monkeypatch:
 def test_on_the_cpu_a_side_stream_is_a_plain_call() -> None:
     side, made = SideStream(torch.device("cpu")), torch.arange(3)
     calls: list[Tensor] = []
-
     (arrival,) = side.send(lambda: calls.append(made) or [made])
-
     assert len(calls) == 1
     assert arrival.is_here
     assert arrival.take() is made

@@ -304,14 +304,12 @@ def test_flash_attention_3_is_activated_where_pages_of_16_rows_need_it(
     monkeypatch.setattr("torch.nn.attention.restore_flash_attention_impl", lambda: asked.append("restored"))
     monkeypatch.setattr(paged, "has_block_tables", lambda: True)
     monkeypatch.setattr(paged, "_why_not", lambda *given: "" if helps and asked else "needs pages of 256")
-
     assert way_on(torch.device("cuda:0"), torch.bfloat16, 4, 2, 8).name == name
     assert asked == calls
 
 
 def test_way_is_told_with_the_reason() -> None:
     way = way_on(torch.device("cpu"), torch.float32, 4, 2, 8)
-
     assert (way.name, way.why) == ("gathered", "it is a CPU")
     assert isinstance(has_block_tables(), bool)
 
@@ -332,7 +330,6 @@ def test_more_rows_than_the_largest_step_are_one_forward_all_the_same() -> None:
         )
         for in_steps in (False, True)
     ]
-
     near(torch.cat(hidden[1]), torch.cat(hidden[0]))
 
 
@@ -340,7 +337,6 @@ def test_graph_is_a_plain_call_without_a_device() -> None:
     buffer = torch.zeros(2)
     graph = Graph(torch.device("cpu"), lambda: buffer * 2)
     buffer.copy_(torch.tensor([1.0, 2.0]))
-
     assert graph().tolist() == [2.0, 4.0]
 
 
@@ -351,10 +347,8 @@ def test_steps_that_are_made_ahead_change_no_context() -> None:
     _feed((usual, decoder), {0: contexts}, {0: Rows.of_ids([3] * 19)})
     rows_of = decoder.cache.pool.pages * PAGE
     before = decoder.cache.keys[:, :, :rows_of].clone()
-
     decoder.capture()
     made = set(decoder._steps)
-
     assert torch.equal(decoder.cache.keys[:, :, :rows_of], before)
     _feed((usual, decoder), {0: contexts}, {0: Rows.of_ids([4])})
     assert set(decoder._steps) == made, "a session would have waited for one"

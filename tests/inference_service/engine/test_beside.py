@@ -122,13 +122,11 @@ def test_a_grammar_each_of_whose_steps_takes_for_ever_holds_up_no_other_turn(
     """The attack: a schema that blows up token by token."""
     attacker, neighbour = chat(slots), chat(slots, seed=2)
     monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
-
     ask(attacker, 1, required(TIME))
     assert gate.reached.wait(PATIENCE_S)
     for unit in (1, 2):
         ask(neighbour, unit)
         assert answer(neighbour, unit)[2] is End.TURN
-
     gate.opened.set()
     assert answer(attacker, 1) == ("", "{}", End.TURN)
 
@@ -159,10 +157,8 @@ def test_a_cancelled_turn_ends_as_soon_as_its_grammar_has_answered(
     monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
     ask(client, 1, required(TIME))
     assert gate.reached.wait(PATIENCE_S)
-
     client.session.cancel(1)
     gate.opened.set()
-
     assert answer(client, 1)[2] is End.CANCELLED
     ask(client, 2, required(TIME))
     assert answer(client, 2) == ("", "{}", End.TURN)

@@ -94,7 +94,6 @@ def test_nothing_that_a_neighbour_asks_moves_a_token(neighbours: str) -> None:
     canaries = [writing(), talking()]
     one, other = NEIGHBOURS[neighbours]()
     play([one, *canaries, other], [0, 1, 2, 3])
-
     assert [canary.summary() for canary in canaries] == alone()
 
 
@@ -157,5 +156,4 @@ def test_sessions_are_told_the_same_however_many_codes_a_step_has(monkeypatch: p
     monkeypatch.setattr(speaker, "at_once", 5)
     canaries = [writing(), talking()]
     play([talking(98), *canaries, talking(97)], [0, 1, 2, 3])
-
     assert [canary.summary() for canary in canaries] == expected

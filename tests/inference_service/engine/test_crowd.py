@@ -9,12 +9,7 @@ import pytest
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import Piece
-from inference_service.interface.setups import (
-    ChatSetup,
-    DuplexSetup,
-    TokensSetup,
-    TranscribeSetup,
-)
+from inference_service.interface.setups import ChatSetup, DuplexSetup, TokensSetup, TranscribeSetup
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.guests import guests, play
 from tests.inference_service.engine.support.left import is_clean
@@ -56,6 +51,5 @@ def test_each_of_a_mixed_crowd_is_told_what_it_is_told_alone(
 
 def test_nothing_is_left_of_anyone() -> None:
     play(runtime(), guests(runtime().info, 4, 8), random.Random(4), list(range(SLOTS)))
-
     assert is_clean(runtime().language.cache)
     assert is_clean(runtime().speaker.decoder.cache)

@@ -152,12 +152,8 @@ def speech_of(events: list[Event]) -> list[object]:
     return said
 
 
-# -------------------------------------------------------------------------------------------------- events
-
-
 def test_session_opens_with_the_length_of_its_prompt(rig: Rig) -> None:
     (ready,) = rig.open().until(Ready)
-
     assert isinstance(ready, Ready)
     assert ready.prompt_tokens > 3
 
@@ -200,9 +196,7 @@ def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
 def test_unit_is_answered_in_order(rig: Rig) -> None:
     client = rig.open(force_listen_count=0)
     client.unit(1)
-
     kinds = [type(event) for event in client.until(Finalized)]
-
     assert kinds[:2] == [Ready, Prefilled]
     assert kinds[-2:] == [Done, Finalized]
     assert kinds[2:-2] == [Piece, Piece]  # text, then sound
@@ -211,9 +205,7 @@ def test_unit_is_answered_in_order(rig: Rig) -> None:
 def test_spoken_unit_has_text_and_at_most_a_second_of_sound(rig: Rig) -> None:
     client = rig.open(force_listen_count=0)
     client.unit(1)
-
     text, audio = [event for event in client.until(Finalized) if isinstance(event, Piece)]
-
     assert text.text
     assert text.token_ids
     assert audio.audio is not None
@@ -226,9 +218,7 @@ def test_two_units_written_ahead_are_done_one_after_the_other(rig: Rig) -> None:
     client = rig.open()
     client.unit(1)
     client.unit(2)
-
     units = [getattr(event, "unit", 0) for event in client.until(Finalized, 2)]
-
     assert units == sorted(units)
 
 
@@ -236,7 +226,6 @@ def test_unit_numbers_may_skip(rig: Rig) -> None:
     client = rig.open()
     client.unit(1)
     client.unit(4)
-
     assert [e.unit for e in client.until(Finalized, 4) if isinstance(e, Done)] == [1, 4]
 
 
@@ -247,7 +236,6 @@ def test_phases_wait_for_their_orders(rig: Rig) -> None:
     client.session.generate(1, True, UnitOverrides())
     (done,) = client.until(Done)
     client.session.finalize(1)
-
     assert isinstance(done, Done)
     assert done.end is End.LISTEN
     assert [type(event) for event in client.until(Finalized)] == [Finalized]
@@ -260,18 +248,15 @@ def test_short_audio_is_padded_with_silence(rig: Rig) -> None:
         client.session.prefill(1, UnitInput(audio))
         client.session.generate(1, False, UnitOverrides())
         said.append(speech_of(client.until(Done)))
-
     assert said[0] == said[1]
 
 
 def test_input_that_cannot_be_prepared_fails_its_unit_alone(rig: Rig) -> None:
     client = rig.open(force_listen_count=0)
-
     client.session.prefill(1, UnitInput(sound(1, 16_001)))
     client.session.generate(1, False, UnitOverrides())
     client.session.finalize(1)
     client.unit(2)
-
     prefilled = [event for event in client.until(Done) if isinstance(event, Prefilled)]
     assert [unit.failure and unit.failure.reason for unit in prefilled] == ["INFERENCE_FAILED"]
     assert any(isinstance(event, Prefilled) and event.failure is None for event in client.until(Done))
@@ -280,9 +265,7 @@ def test_input_that_cannot_be_prepared_fails_its_unit_alone(rig: Rig) -> None:
 def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
     client = rig.open(force_listen_count=0)
     client.unit(1)
-
     spent = next(event for event in client.until(Done) if isinstance(event, Done)).timings
-
     parts = (spent.queue, spent.prefill, spent.decode, spent.speech, spent.vocoder)
     assert min(parts) > 0
     assert sum(parts) <= spent.total < PATIENCE_S
@@ -332,17 +315,12 @@ def test_units_after_a_full_context_are_answered_but_not_heard(rig: Rig) -> None
     assert finalized.context_tokens == prefilled.context_tokens
 
 
-# -------------------------------------------------------------------------------------------------- cancel
-
-
 def test_cancel_before_the_unit_comes_is_remembered(rig: Rig) -> None:
     client = rig.open(force_listen_count=0)
     client.session.cancel(1)
     client.unit(1)
     client.unit(2)
-
     ends = [event.end for event in client.until(Finalized, 2) if isinstance(event, Done)]
-
     assert ends[0] is End.CANCELLED
     assert ends[1] in (End.CHUNK, End.TURN)
 
@@ -355,13 +333,8 @@ def test_cancel_overtakes_the_orders_of_later_units(rig: Rig) -> None:
     client.session.generate(1, False, UnitOverrides())
     client.session.finalize(1)
     client.unit(2)
-
     ends = [event.end for event in client.until(Finalized, 2) if isinstance(event, Done)]
-
     assert ends == [End.CANCELLED, End.CANCELLED]
-
-
-# --------------------------------------------------------------------------------------------------- close
 
 
 def idle(client: Client) -> None:
@@ -407,11 +380,9 @@ def cancelled(client: Client) -> None:
 def test_close_gives_one_closed_and_nothing_after_it(rig: Rig, stage: Callable[[Client], None]) -> None:
     client, neighbour = rig.open(force_listen_count=0), rig.open(seed=2)
     stage(client)
-
     client.session.close()
     client.session.close()
     client.until(Closed)
-
     # Whatever was still on its way has passed through the engine once the neighbour is served.
     neighbour.unit(1)
     neighbour.until(Finalized)
@@ -422,21 +393,17 @@ def test_orders_after_a_close_are_dropped(rig: Rig) -> None:
     client, neighbour = rig.open(), rig.open(seed=2)
     client.session.close()
     client.until(Closed)
-
     client.unit(1)
     client.session.cancel(1)
     neighbour.unit(1)
     neighbour.until(Finalized)
-
     assert client.told.empty()
 
 
 def test_prompt_that_does_not_fit_fails_the_session_and_it_still_closes(rig: Rig) -> None:
     client = rig.open(prompt="a b c d e " * 100)
-
     (failed,) = client.until(SessionFailed)
     client.session.close()
-
     assert isinstance(failed, SessionFailed)
     assert failed.reason == "CONFIG_INVALID"
     assert "at most" in failed.message
@@ -449,10 +416,8 @@ def test_closed_session_leaves_nothing_in_its_slot(rig: Rig) -> None:
     client.until(Finalized)
     caches = rig.engine._runtime.language.cache, rig.engine._runtime.speaker.decoder.cache
     assert all(cache.keys.any() for cache in caches)
-
     client.session.close()
     client.until(Closed)
-
     assert all(map(is_clean, caches))
 
 
@@ -489,9 +454,6 @@ def test_reused_slot_says_what_a_fresh_engine_says(rig: Rig) -> None:
     again.until(Finalized, 3)
 
     assert speech_of(again.events) == speech_of(expected.events)
-
-
-# ------------------------------------------------------------------------------------------------- failure
 
 
 def test_poisoned_unit_fails_alone_and_its_session_goes_on(rig: Rig) -> None:
@@ -536,7 +498,6 @@ def test_dead_engine_tells_whoever_still_comes_and_answers_every_close(rig: Rig)
     rig.break_device()
     client.unit(1)
     client.until(SessionFailed)
-
     late = rig.open()
     assert [type(event) for event in late.until(SessionFailed)] == [SessionFailed]
     for one in (client, late):
@@ -547,21 +508,15 @@ def test_dead_engine_tells_whoever_still_comes_and_answers_every_close(rig: Rig)
 def test_session_whose_prompt_meets_the_lost_device_is_told(rig: Rig) -> None:
     rig.break_device()
     client = rig.open()
-
     assert [type(event) for event in client.until(SessionFailed)] == [SessionFailed]
-
-
-# ---------------------------------------------------------------------------------------------------- stop
 
 
 def test_stop_ends_the_thread_and_silences_the_engine() -> None:
     rig = Rig()
     client = rig.open()
     client.until(Ready)
-
     rig.engine.stop()
     rig.engine.stop()
-
     assert not [thread for thread in threading.enumerate() if thread.name == "engine"]
     client.session.close()
     assert client.told.empty()
@@ -570,9 +525,7 @@ def test_stop_ends_the_thread_and_silences_the_engine() -> None:
 def test_stop_works_on_a_dead_engine(rig: Rig) -> None:
     rig.break_device()
     rig.open().until(SessionFailed)
-
     rig.engine.stop()
-
     assert not [thread for thread in threading.enumerate() if thread.name == "engine"]
 
 
@@ -584,6 +537,5 @@ def test_cached_pages_of_a_session_that_is_its_own_tenant_go_with_it(rig: Rig, i
     client.until(Ready)
     client.session.close()
     client.until(Closed)
-
     assert (rig.engine.occupancy().cached_pages == 0) is is_session
     assert is_clean(rig.engine._runtime.language.cache)

@@ -16,13 +16,7 @@ from inference_service.engine.guard import DeviceLost, Guard, blame
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.warmup import warm_up
-from inference_service.interface.engine import (
-    Closed,
-    Done,
-    Event,
-    Finalized,
-    SessionFailed,
-)
+from inference_service.interface.engine import Closed, Done, Event, Finalized, SessionFailed
 from inference_service.interface.setups import (
     DuplexSetup,
     Sampling,
@@ -40,8 +34,6 @@ from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
 from tests.support import faults
 from tests.support.patience import PATIENCE_S
-
-# -------------------------------------------------------------------------------------------- who is to blame
 
 
 class Member:
@@ -185,9 +177,6 @@ def test_what_only_the_crowd_has_no_memory_for_is_done_in_parts() -> None:
     assert failed(sessions) == []
 
 
-# ------------------------------------------------------------------------------------------- in a real engine
-
-
 class Rig:
     """A running engine with a tiny model, in which sessions that are called so meet faults."""
 
@@ -324,7 +313,6 @@ def test_neighbours_of_a_failing_session_say_what_they_say_alone(
     name = f"attack-{fault}-{PATIENCE_OF.get(fault, 0)}"
     plays = [KINDS[kind](rig, name), *(play(rig, "session") for play in KINDS.values())]
     failed, *others = together(rig, plays)
-
     failure = failed[-1]
     assert isinstance(failure, SessionFailed)
     assert failure.reason == ("KV_EXHAUSTED" if "memory" in fault else "INFERENCE_FAILED")
@@ -373,9 +361,6 @@ def test_a_slot_that_cannot_be_emptied_is_given_to_nobody() -> None:
     assert failure.reason == "ENGINE_FATAL"
     assert "slot" in rig.fatal.get(timeout=PATIENCE_S)
     rig.engine.stop()
-
-
-# ----------------------------------------------------------------------------------------------- the watchdog
 
 
 def watched(*steps: tuple[float, float | None], limit_s: float = 10.0) -> list[bool]:

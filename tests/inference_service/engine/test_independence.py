@@ -168,7 +168,6 @@ def assert_same(visit: Visit, expected: Visit) -> None:
 def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
     together = visits(seed, 5)
     play(list(together), random.Random(seed), list(range(SLOTS)))
-
     for visit, own in zip(together, visits(seed, 5), strict=True):
         play([own], random.Random(0), [0])
         assert_same(visit, own)
@@ -179,9 +178,7 @@ def test_session_in_a_used_slot_says_what_it_says_in_a_fresh_engine() -> None:
     model, tokenizer, config = load_duplex(find("antiphon-mini"), torch.device("cpu"))
     fresh = visits(3, 2)[1]
     play([fresh], random.Random(0), [0], DuplexRuntime(antiphon_mini.components(model, tokenizer, config), 1))
-
     first, second = visits(3, 2)
     play([first, second], random.Random(0), [0])
-
     assert first.sound.any()
     assert_same(second, fresh)

@@ -14,15 +14,7 @@ from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
 from inference_service.engine.tick import BACKGROUND_S, Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Piece,
-    Prefilled,
-    Progress,
-    Ready,
-    Ticked,
-)
+from inference_service.interface.engine import Done, End, Piece, Prefilled, Progress, Ready, Ticked
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
@@ -227,7 +219,6 @@ def test_while_units_wait_the_others_get_an_eighth_of_the_time_and_no_less(stage
     begin = len(stage.spent)
     for number in range(1, 9):
         speak(stage, talk, number)
-
     busy = [spent for spent in stage.spent[begin:] if talk.slot in spent.waiting]
     granted = [sum(rows for slot, rows in spent.rows.items() if slot in chats) for spent in busy]
     assert max(granted) == LEAST_SHARE
@@ -258,7 +249,6 @@ def test_a_unit_joins_those_under_way_while_these_have_half_of_their_time(stage:
     stage.step()
     stage.send(second, 1, UnitInput(sound(2)))
     stage.until(lambda: stage.when("second", Prefilled) is not None)
-
     assert stage.when("first", Done) is None
 
 
@@ -299,7 +289,6 @@ def test_nobody_waits_for_a_chunk_of_many_seconds_that_is_behind(stage: Play) ->
     stage.now += 20.0
     stage.send(talk, 1, UnitInput(sound(2)))
     stage.until(lambda: stage.when("talk", Done) is not None)
-
     assert stage.when("writer", Done) is None
 
 
@@ -307,7 +296,6 @@ def test_with_no_unit_in_sight_all_is_theirs(stage: Play) -> None:
     stage.talk()
     chats = crowd(stage, 2)
     stage.until(lambda: all(stage.when(chat.id, Done) is not None for chat in chats))
-
     assert max(sum(spent.rows.values()) for spent in stage.spent) == stage.runtime.most_waiting
 
 
@@ -323,7 +311,6 @@ def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it
         stage.step()
         if writer.queue.first is not None and writer.due is not None:
             dues.add(round(writer.due - writer.queue.first.arrival, 3))
-
     assert {1.0, 2.0, 30.0} <= dues
 
 
@@ -336,7 +323,6 @@ def test_a_background_transcription_has_no_deadline_and_is_written_down(stage: P
     while stage.when("writer", Done) is None:
         stage.step()
         dues.add(writer.due)
-
     assert dues == {None}
 
 
@@ -415,7 +401,6 @@ def test_whoever_waits_for_a_turn_is_told_that_it_is_not_forgotten(stage: Play) 
     chats = crowd(stage, 6)
     stage.now += 10.0
     stage.step()
-
     assert all(isinstance(event, Progress) for chat in chats for _, event in stage.told[chat.id][-1:])
     assert len(stage.spent[-1].rows) < len(chats)
 

@@ -53,7 +53,6 @@ def test_a_slow_machine_has_fewer_than_fit_and_a_fast_one_all(mini: Build, cost:
 
 def test_what_is_tried_out_is_a_crowd_and_leaves_nothing_behind(mini: Build) -> None:
     runtime: Any = mini(CROWD)
-
     assert 0 < unit_seconds(runtime, CROWD) < 60
     assert all(not keys.any() for keys in runtime.language.cache.keys)
 
@@ -106,7 +105,6 @@ def test_free_memory_of_a_cuda_device_counts_what_torch_caches(monkeypatch: pyte
 @pytest.mark.parametrize(("separate", "expected"), [(False, 80), (True, 20 + 80 + 16)])
 def test_steps_with_memory_of_their_own_are_added_up(separate: bool, expected: int) -> None:
     told = Footprint({}, {"context": 1}, {}, {"a": 20, "b": 10}, {"vocoder": 10}, {"tokens": 2}, separate)
-
     assert told.step(8) == expected
 
 
@@ -118,5 +116,4 @@ def test_a_number_that_is_given_is_kept(
     options = WorkerOptions(slots=given, kernels=selection.selected())
     engine = loading.load_engine(options, lambda told: None, lambda message: None)
     engine.stop()
-
     assert engine.slots == slots

@@ -111,9 +111,6 @@ def test_a_chunk_s_own_seed_overrides_the_session_s_for_it_alone(folder: Path) -
     assert said[0] == said[1]
 
 
-# ------------------------------------------------------------------------------------- the folder
-
-
 def test_the_model_says_what_it_is(tmp_path: Path) -> None:
     checkpoint = streaming.load(tiny_causal.save(tmp_path / "small-talk"))
     info = model_info(checkpoint, 64)
@@ -168,9 +165,6 @@ def test_a_dtype_is_for_causal_language_models(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"duplex": {}}')
     with pytest.raises(ConfigurationError, match="dtype"):
         table.load(tmp_path, CPU, dtype="bfloat16")
-
-
-# ------------------------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(

@@ -120,12 +120,8 @@ def rig(build: Build) -> Iterator[Rig]:
     made.engine.stop()
 
 
-# -------------------------------------------------------------------------------------------------- loading
-
-
 def test_folder_is_served_in_all_its_modes(rig: Rig) -> None:
     info = rig.engine.info
-
     assert info.name == "MiniCPM-o-tiny"
     assert info.modes == {Mode.AUDIO, Mode.VIDEO, Mode.CHAT, Mode.TOKENS}
     assert (info.context_limit, info.output_sample_rate_hz) == (512, 24_000)
@@ -137,7 +133,6 @@ def test_folder_is_served_in_all_its_modes(rig: Rig) -> None:
 def test_vocoder_that_was_not_converted_is_asked_for_before_anything_is_loaded(tmp_path: Path) -> None:
     published.write(tmp_path / "tiny")
     (tmp_path / "tiny/model-00001-of-00003.safetensors").unlink()
-
     with pytest.raises(CheckpointError, match=r"antiphon convert-vocoder .*or pass --no-speech"):
         table.load(tmp_path / "tiny", CPU)
 
@@ -145,7 +140,6 @@ def test_vocoder_that_was_not_converted_is_asked_for_before_anything_is_loaded(t
 def test_without_speech_no_vocoder_is_needed(tmp_path: Path) -> None:
     published.write(tmp_path / "tiny")
     runtime = table.load(tmp_path / "tiny", CPU, speech=SpeechOptions(no_speech=True))(1)
-
     assert not runtime.info.speaks
     assert not runtime.info.duplex_defaults.generate_audio
     assert runtime.info.output_sample_rate_hz == 0
@@ -163,7 +157,6 @@ def test_options_of_its_voice_are_for_no_other_model() -> None:
 
 def test_context_too_small_for_a_conversation_is_served_all_the_same(folder: Path) -> None:
     runtime = table.load(folder, CPU, 64, speech=SpeechOptions(no_speech=True))(1)
-
     warm_up(runtime)
 
 
@@ -171,7 +164,6 @@ def test_conversation_in_bfloat16_is_heard_and_spoken(folder: Path) -> None:
     rig = Rig(table.load(folder, CPU, 512, "bfloat16")(SLOTS))
     events = talk(rig.open(), 4)
     rig.engine.stop()
-
     assert all(event.failure is None for event in events if isinstance(event, Done))
     spoken = [event.audio for event in events if isinstance(event, Piece) and event.audio is not None]
     assert sum(map(len, spoken)) > 24_000
@@ -199,9 +191,6 @@ def test_worker_in_half_precision_warms_up_then_sees_and_speaks(folder: Path, dt
     spoken = [event.audio for event in events if isinstance(event, Piece) and event.audio is not None]
     assert sum(map(len, spoken)) > 24_000
     assert all(np.isfinite(audio).all() for audio in spoken)
-
-
-# --------------------------------------------------------------------------------------------------- memory
 
 
 def test_what_a_session_holds_is_known_beforehand(folder: Path, rig: Rig) -> None:
@@ -357,7 +346,6 @@ def test_recording_of_another_tenant_makes_another_voice(build: Build, work: dic
         client.session.close()
         client.until(Closed)
     rig.engine.stop()
-
     assert (work["sounds"], work["listen"], work["_prompt"], work["hearing"]) == (2, 2, 2, 2)
 
 
@@ -366,7 +354,6 @@ def test_slots_that_do_not_fit_are_refused_with_the_sum(
 ) -> None:
     told = table.footprint(folder, CPU, 512)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))
-
     build(3)
     with pytest.raises(ConfigurationError) as refused:
         build(4)
@@ -376,16 +363,12 @@ def test_slots_that_do_not_fit_are_refused_with_the_sum(
     assert "Pass --slots 3 or less" in text
 
 
-# --------------------------------------------------------------------------------------------------- voices
-
-
 def test_language_model_hears_the_default_voice_or_the_sessions_own(rig: Rig) -> None:
     seconds = (1.5, 3.0)
     default, own = (
         rig.open(voice).until(Ready)[-1]
         for voice in (MODELS_VOICE, VoiceReference(whole.voice(1, seconds[1])))
     )
-
     assert isinstance(default, Ready)
     assert isinstance(own, Ready)
     rows = [rig.runtime.components.senses.clip_tokens(round(s * whole.RATE)) for s in seconds]
@@ -396,7 +379,6 @@ def test_missing_parts_of_a_voice_are_the_models_own(rig: Rig) -> None:
     components, pcm = rig.runtime.components, whole.voice(1)
     assert components.speech is not None
     default = components.speech.default
-
     assert components.reference(MODELS_VOICE) is default
     assert components.reference(VoiceReference(spoken=pcm)).heard is default.heard
     heard = components.reference(VoiceReference(heard=pcm))
@@ -410,7 +392,6 @@ def test_recording_of_the_operator_is_the_default_voice(folder: Path, tmp_path: 
     whole.write_wav(tmp_path / "me.wav", whole.voice(4, 2.0))
     options = SpeechOptions(voice=tmp_path / "me.wav")
     runtime = table.load(folder, CPU, 512, speech=options)(1)
-
     assert isinstance(runtime, DuplexRuntime)
     assert runtime.components.speech is not None
     default = runtime.components.speech.default
@@ -429,7 +410,6 @@ def test_recording_that_is_no_voice_is_refused(
         (tmp_path / name).write_bytes(content)
     elif problem == "silent":
         whole.write_wav(tmp_path / name, np.zeros(32_000, np.float32))
-
     with pytest.raises(ConfigurationError, match=problem):
         table.load(folder, CPU, 512, speech=SpeechOptions(voice=tmp_path / name))
 
@@ -453,7 +433,6 @@ def test_without_onnxruntime_registered_voices_remain(
 def test_silent_recording_fails_its_session_alone(rig: Rig) -> None:
     well, ill = rig.open(), rig.open(VoiceReference(spoken=np.zeros(32_000, np.float32)))
     (failed,) = ill.until(SessionFailed)
-
     assert isinstance(failed, SessionFailed)
     assert (failed.reason, failed.field) == ("CONFIG_INVALID", "voice")
     assert "silent" in failed.message
@@ -480,9 +459,6 @@ def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
     others = [rig.open() for _ in range(SLOTS)]
     assert [type(other.until(Ready)[-1]) for other in others] == [Ready] * SLOTS
     assert client.told.empty()
-
-
-# ---------------------------------------------------------------------------------------- units and windows
 
 
 def test_pictures_with_too_many_slices_fail_their_unit_and_no_other(folder: Path) -> None:
@@ -540,15 +516,11 @@ def test_spoken_sound_is_what_the_vocoder_owes(rig: Rig) -> None:
     assert 0 <= owed[False] - owed[True] <= 3840 + 960 * (len(pending.pending) + 3)
 
 
-# -------------------------------------------------------------------------------------------- spoken answers
-
-
 def test_chinese_is_said_a_few_characters_at_a_time() -> None:
     voice = SpeechGroups(SpeechState(0, Noise(0)), 714, torch.zeros(1, 4), 0.8)
     for token, character in enumerate("今天天气很好我们出去吧"):
         voice.add(token, character, torch.zeros(4))
     voice.end(torch.zeros(4))
-
     said: list[SpeechJob] = []
     while voice.next():
         assert voice.job is not None

@@ -16,14 +16,7 @@ from inference_service.families.moshi import kind, monologue, rewind, runtime
 from inference_service.families.moshi.framing import Framing, Resampler
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Prefilled,
-    Ready,
-    Rewound,
-    SessionFailed,
-)
+from inference_service.interface.engine import Done, End, Prefilled, Ready, Rewound, SessionFailed
 from inference_service.interface.setups import UnitFormat
 from inference_service.models.token2wav.features import resampled
 from tests.inference_service.engine.support import tiny_moshi
@@ -193,14 +186,12 @@ def test_voice_and_role_change_what_personaplex_says(personaplex: MoshiCheckpoin
         caller.say(pcm)
         texts.append(caller.text)
         caller.leave()
-
     assert len(set(texts)) == 3
     assert Openings(personaplex, 0.08).voice("") == "natf0"
 
 
 def test_role_that_fills_the_window_is_refused(personaplex: MoshiCheckpoint) -> None:
     caller = Caller(MoshiRuntime(personaplex, 1), prompt="x" * WINDOW)
-
     assert isinstance(caller.refusal, SessionFailed)
     assert caller.refusal.field == "system_prompt"
     assert "leave room for frames" in caller.refusal.message
@@ -232,7 +223,6 @@ def test_long_unit_is_heard_frame_by_frame(moshi: MoshiCheckpoint) -> None:
     single.say(pcm)
     grouped.send(pcm)
     grouped.work()
-
     assert grouped.text == single.text
     assert torch.allclose(grouped.audio, single.audio, atol=1e-4)
     assert len([event for event in grouped.told if isinstance(event, Prefilled)]) == 1
@@ -244,7 +234,6 @@ def test_every_frame_of_every_session_is_made_in_one_tick(moshi: MoshiCheckpoint
     for slot, caller in enumerate(crowd):
         caller.send(sound(1, slot))
     crowd[0].tick.run([caller.session for caller in crowd])
-
     assert all(any(isinstance(it, Done) for it in caller.session.events) for caller in crowd)
 
 
@@ -300,7 +289,6 @@ def test_forced_listening_is_silent_and_ends_a_turn(moshi: MoshiCheckpoint) -> N
     caller.say(sound(3))
     before = len(caller.audio)
     caller.say(sound(2), force_listen=True)
-
     assert caller.ends == [End.CHUNK] * 3 + [End.LISTEN] * 2
     assert len(caller.audio) == before == 3 * SAMPLES
 
@@ -310,7 +298,6 @@ def test_turn_ends_a_second_after_its_last_word(moshi: MoshiCheckpoint) -> None:
     caller.say(sound(1))
     caller.session.setup = replace(caller.session.setup, duplex=replace(GREEDY, listen_prob_scale=1e30))
     caller.say(sound(monologue.HOLD + 1))
-
     assert caller.ends == [*[End.CHUNK] * monologue.HOLD, End.TURN, End.LISTEN]
 
 
@@ -320,7 +307,6 @@ def test_cancelled_unit_is_heard_and_not_answered(moshi: MoshiCheckpoint) -> Non
     before = len(caller.audio)
     caller.session.queue.cancel(3)
     caller.say(sound(1))
-
     assert caller.ends[-1] is End.CANCELLED
     assert len(caller.audio) == before
 
@@ -366,7 +352,6 @@ def test_rewind_within_a_unit_keeps_the_frames_that_were_heard(moshi: MoshiCheck
     position = caller.session.rolling.position
     caller.session.queue.rewind(1, 2 * SAMPLES + 1)
     caller.work()
-
     assert caller.session.rolling.position == position
     assert [it.sent for it in caller.session.history._frames] == [SAMPLES] * 3 + [0] * 2
 
@@ -378,7 +363,6 @@ def test_rewind_too_far_back_is_refused(moshi: MoshiCheckpoint, monkeypatch: pyt
     caller.say(sound(6))
     caller.session.queue.rewind(1, None)
     caller.work()
-
     (answer,) = (event for event in caller.told if isinstance(event, Rewound))
     assert answer.failure is not None
     assert "lies more than 3 frames back" in answer.failure.message
@@ -407,7 +391,6 @@ def test_short_unit_is_filled_up_with_silence(moshi: MoshiCheckpoint) -> None:
     pcm = sound(1)
     short.say(pcm[:100])
     whole.say(torch.cat([pcm[:100], torch.zeros(SAMPLES - 100)]))
-
     one, other = short.session.last_hidden, whole.session.last_hidden
     assert one is not None
     assert other is not None

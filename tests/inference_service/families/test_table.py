@@ -58,7 +58,6 @@ def test_family_of_a_package_gets_its_folders_and_no_others(
 ) -> None:
     install(tmp_path / "site", FAMILY, monkeypatch)
     folder, other = brought(tmp_path / "brought"), tiny_causal.save(tmp_path / "other")
-
     assert table.family_of(folder).name == "Brought"
     assert table.family_of(other).name == "causal language models"
     assert table.load(folder, CPU, 64)(1).info.context_limit == 64
@@ -95,6 +94,5 @@ def test_package_that_brings_no_family_is_named(
     tmp_path: Path, source: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path / "site", source, monkeypatch)
-
     with pytest.raises(ConfigurationError, match=problem):
         table.load(tiny_causal.save(tmp_path / "other"), CPU)

@@ -25,14 +25,7 @@ from inference_service.families import table, voxtral_runtime
 from inference_service.families.memory import footprint
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.families.voxtral_session import VoxtralPreprocessor, VoxtralTranscription
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Failure,
-    Finish,
-    Ready,
-    UnitUsage,
-)
+from inference_service.interface.engine import Done, End, Failure, Finish, Ready, UnitUsage
 from inference_service.interface.setups import Sampling, UnitOverrides
 from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import tiny_voxtral
@@ -132,9 +125,6 @@ def text_ids(tokens: list[int]) -> list[int]:
     return [token for token in tokens if token >= tiny_voxtral.CONTROLS]
 
 
-# ------------------------------------------------------------------------------------------------ equality
-
-
 @pytest.mark.parametrize(("longest", "seconds"), [(700, 2.0), (5000, 4.3), (500_000, 30.0)])
 @pytest.mark.sample("700-2.0", "5000-4.3")
 def test_chunks_of_any_length_say_what_generate_says(
@@ -142,10 +132,8 @@ def test_chunks_of_any_length_say_what_generate_says(
 ) -> None:
     sound = noise(longest, seconds)
     expected = generated(network, sound)
-
     wrote = Scribbler(runtime)
     wrote.write(sound, longest, longest)
-
     assert wrote.decisions == expected
     assert wrote.token_ids == text_ids(expected)
     assert len({*expected}) > 20
@@ -172,7 +160,6 @@ def test_scores_and_hidden_states_are_those_of_one_forward(runtime: VoxtralRunti
 
 def test_text_is_that_of_its_bytes(runtime: VoxtralRuntime) -> None:
     wrote = Writer(runtime).write(noise(5, 6.0), 5, 3000)
-
     spelled = b"".join(tiny_voxtral.WORDS[token - tiny_voxtral.CONTROLS] for token in wrote.token_ids)
     assert [*filter(str.isascii, wrote.text)] == [*filter(str.isascii, spelled.decode(errors="replace"))]
     assert any(map(str.isalpha, wrote.text))
@@ -206,12 +193,8 @@ def test_sessions_that_come_and_go_say_what_each_says_alone(runtime: VoxtralRunt
     assert [together[i] for i in range(len(sounds))] == alone
 
 
-# ------------------------------------------------------------------------------------------------ utterances
-
-
 def test_session_is_ready_at_once_and_knows_its_prompt(runtime: VoxtralRuntime) -> None:
     (ready,) = Writer(runtime).run().of(Ready)
-
     assert ready.prompt_tokens == PROMPT
 
 
@@ -221,7 +204,6 @@ def test_first_token_waits_for_the_delay_and_half_a_window(runtime: VoxtralRunti
     short = one.send(noise(1, 1.0)[: enough - 1], begins=True)
     rest = one.send(noise(1, 1.0)[enough - 1 : enough])
     one.run()
-
     assert one.done(short).usage == UnitUsage()
     assert one.done(short).end is End.CHUNK
     assert one.done(rest).usage.input_audio_tokens == PROMPT
@@ -233,7 +215,6 @@ def test_one_token_for_every_80_ms(runtime: VoxtralRuntime) -> None:
     one.send(noise(1, 1.0), begins=True)
     unit = one.send(noise(2, 4.0))
     one.run()
-
     usage = one.done(unit).usage
     assert (usage.input_audio_tokens, usage.output_text_tokens) == (50, 50)
 
@@ -242,9 +223,7 @@ def test_silence_before_an_utterance_is_computed_once(runtime: VoxtralRuntime) -
     cache = runtime.language.cache
     Scribbler(runtime).write(noise(3, 2.0), 5000, 5000)
     before = cache.adopted_rows
-
     Scribbler(runtime).write(noise(4, 2.0), 5000, 5000)
-
     assert cache.adopted_rows - before == (PROMPT - DELAY) // PAGE * PAGE
 
 
@@ -254,11 +233,9 @@ def test_next_utterance_starts_clean(runtime: VoxtralRuntime, says_so: bool) -> 
     alone = Writer(runtime).write(sound).token_ids
     one = Writer(runtime).write(noise(7, 3.1))
     one.events.clear()
-
     one.send(sound, begins=says_so)
     last = one.send(ends=True)
     one.run()
-
     assert one.token_ids == alone
     assert (one.done(last).end, one.done(last).finish) == (End.TURN, Finish.EOS)
 
@@ -267,7 +244,6 @@ def test_utterance_without_sound_ends_without_the_model(runtime: VoxtralRuntime)
     one = Writer(runtime)
     unit = one.send(begins=True, ends=True)
     one.run()
-
     assert one.done(unit).end is End.TURN
     assert one.done(unit).usage == UnitUsage()
 
@@ -288,9 +264,6 @@ def test_draws_repeat_with_the_seed_and_overrides_do_not_stick(runtime: VoxtralR
     assert one.done(1).usage.output_text_tokens == 5
     assert one.done(1).usage.input_audio_tokens > 40
     assert one.done(unit).usage.output_text_tokens == 20
-
-
-# ------------------------------------------------------------------------------------------------ mishaps
 
 
 def test_cancelled_unit_is_heard_without_a_word(runtime: VoxtralRuntime) -> None:
@@ -361,13 +334,9 @@ def test_refused_units_are_answered(runtime: VoxtralRuntime) -> None:
     rejected = one.send(noise(2, 1.0), rejection=wrong)
     after = one.send(noise(3, 1.0))
     one.run()
-
     assert one.done(unreadable).failure == Failure("AUDIO_INVALID", "no sound")
     assert (one.done(rejected).end, one.done(rejected).failure) == (End.FAILED, wrong)
     assert one.done(after).end is End.CHUNK
-
-
-# ------------------------------------------------------------------------------------------------ without end
 
 
 @pytest.mark.long
@@ -427,9 +396,6 @@ def test_what_waits_for_its_frame_is_bounded(runtime: VoxtralRuntime) -> None:
         assert len(preprocessor._sound.rest) < FRAME + 400
 
 
-# ------------------------------------------------------------------------------------------------ loading
-
-
 def spoil(folder: Path, name: str, change: Callable[[Any], None]) -> None:
     raw = json.loads((folder / name).read_text())
     change(raw)
@@ -438,7 +404,6 @@ def spoil(folder: Path, name: str, change: Callable[[Any], None]) -> None:
 
 def test_folder_makes_a_runtime_that_only_writes_down(folder: Path) -> None:
     info = table.load(folder, CPU, None)(1).info
-
     assert [mode.name for mode in info.modes] == ["TRANSCRIBE"]
     assert (info.name, info.context_limit, info.input_sample_rate_hz) == (folder.name, REACH, 16_000)
     assert info.unit_seconds == 0.08
@@ -454,7 +419,6 @@ def test_more_slots_than_memory_are_refused_with_how_many_fit(
 ) -> None:
     build = table.load(folder, CPU, None)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: 200_000_000)
-
     with pytest.raises(ConfigurationError, match=r"Pass --slots \d+ or less"):
         build(1000)
 
@@ -480,7 +444,6 @@ def test_folder_that_does_not_fit_together_is_refused(
 ) -> None:
     folder = tiny_voxtral.save(tmp_path)
     spoil(folder, name, change)
-
     with pytest.raises(CheckpointError, match=message):
         table.load(folder, CPU, None)(1)
 
@@ -489,7 +452,6 @@ def test_folder_that_does_not_fit_together_is_refused(
 def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     folder = tiny_voxtral.save(tmp_path)
     (folder / name).unlink()
-
     with pytest.raises(CheckpointError, match=name.replace("preprocessor", "processor")):
         table.load(folder, CPU, None)
 
@@ -498,7 +460,6 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
     folder = tiny_voxtral.save(tmp_path)
     torch.save(tiny_voxtral.network().state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-
     with pytest.raises(CheckpointError):
         table.load(folder, CPU, None)
 
@@ -518,7 +479,6 @@ def test_model_that_looks_ahead_is_refused_with_the_reason(
     tmp_path: Path, raw: dict[str, Any], reason: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(raw))
-
     with pytest.raises(CheckpointError, match=reason):
         table.load(tmp_path, CPU, None)
 
@@ -531,7 +491,5 @@ def test_steps_of_both_stacks_are_captured_at_the_start(
     on_gpu = partial(PackedDecoder, in_steps=True, way=AttentionBackend("gathered", "", gathered))
     monkeypatch.setattr(voxtral_runtime, "PackedDecoder", on_gpu)
     runtime = VoxtralRuntime(voxtral.load(folder, CPU), 2)
-
     runtime.capture()
-
     assert all(decoder._steps for decoder in (runtime.language, runtime.ear))

@@ -30,9 +30,6 @@ HUGE, TOO_LARGE = 2**46, 2**62
 HEADS, KV, HEAD, PAGES, HIDDEN = 4, 2, 16, 3, 32
 
 
-# ---------------------------------------------------------------------------------------------------- tensors
-
-
 @pytest.mark.parametrize(
     ("tensor", "error", "message"),
     [
@@ -57,11 +54,7 @@ def test_address_wrong_tensor_is_refused(tensor: Tensor, error: type[Exception],
 
 def test_address_right_tensor_is_where_it_begins() -> None:
     whole = torch.zeros(5, 4)
-
     assert address(whole[2:], torch.float32, (3, 4)) == whole.data_ptr() + 2 * 4 * 4
-
-
-# ---------------------------------------------------------------------------------------------- linear layers
 
 
 @pytest.mark.parametrize("bias", [torch.zeros(69), torch.zeros(71), torch.zeros(70, 1), torch.zeros(())])
@@ -123,9 +116,6 @@ def test_linear_without_an_address_is_refused(missing: int, nowhere: int) -> Non
 def test_linear_number_beyond_64_bits_is_refused() -> None:
     with pytest.raises(OverflowError):
         linear.multiply(2**64, 0, 0, 0, 0, 0, 0)
-
-
-# ----------------------------------------------------------------------------------------------------- layers
 
 
 class Stage:
@@ -404,11 +394,7 @@ def test_heads_longer_than_the_stack_has_room_for_are_left_to_the_model() -> Non
         hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
         num_key_value_heads=1, head_dim=2 * LONGEST_HEAD, vocab_size=8,
     )  # fmt: skip
-
     assert not Layers.fit(Qwen3Model(config))
-
-
-# ------------------------------------------------------------------------------------------------------- mel
 
 
 def sound() -> list[NDArray[Any]]:
@@ -465,8 +451,6 @@ def test_mel_refuses_another_number_of_arrays() -> None:
     with pytest.raises(TypeError):
         mel.feed(*sound()[:-1])
 
-
-# ------------------------------------------------------------------------------------------------------ draws
 
 SCORES = np.array([1.0, 3.0, 2.5, -1.0], np.float32)
 PLAIN = Draw(1.0, 4, 1.0, [0.5, 0.5])
@@ -561,5 +545,4 @@ def test_copy_of_panels_multiplies_its_own_weights() -> None:
     first = Panels(torch.ones(16, 4), torch.zeros(16))
     second = copy.deepcopy(first)
     first._panels.fill_(torch.nan)
-
     assert torch.equal(second.product(torch.ones(1, 4)), torch.full((1, 16), 4.0))

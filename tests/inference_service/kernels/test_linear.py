@@ -72,7 +72,6 @@ def test_any_row_of_any_product_is_that_of_a_row_alone(
     weight, biases = layer(width, depth, is_biased)
     product, x = Panels(weight, biases), rows(count, depth)
     together = product.product(x)
-
     close(together, exact(x, weight, biases), depth)
     for row in {0, count // 2, count - 1}:
         assert torch.equal(product.product(x[row]), together[row])
@@ -80,7 +79,6 @@ def test_any_row_of_any_product_is_that_of_a_row_alone(
 
 def test_no_rows_give_none() -> None:
     product = Panels(*layer(70, 24))
-
     assert product.product(rows(0, 24)).shape == (0, 70)
     assert product.product(rows(3, 0, 24)).shape == (3, 0, 70)
 
@@ -97,7 +95,6 @@ def test_leading_dimensions_and_strides_are_those_of_a_plain_layer() -> None:
 
 def test_a_weight_may_lie_anyhow() -> None:
     weight = rows(24, 70).t()
-
     assert torch.equal(Panels(weight, None).weight(), weight)
     close(Panels(weight, None).product(rows(3, 24)), exact(rows(3, 24), weight, None), 24)
 
@@ -106,7 +103,6 @@ def test_a_copy_has_weights_of_its_own() -> None:
     first = Panels(*layer(70, 24))
     expected, second = first.product(rows(3, 24)), copy.deepcopy(first)
     first._panels.fill_(torch.nan)
-
     assert torch.equal(second.product(rows(3, 24)), expected)
 
 
@@ -129,9 +125,7 @@ def test_outputs_that_are_no_numbers_spoil_no_others() -> None:
     weight, bias = layer(70, 24)
     expected = Panels(weight, bias).product(rows(20, 24))
     weight[3, 5] = torch.nan
-
     found = Panels(weight, bias).product(rows(20, 24))
-
     assert found.isnan().all(0).nonzero().flatten().tolist() == [3]
     found[:, 3] = expected[:, 3]
     assert torch.equal(found, expected)

@@ -26,6 +26,5 @@ def test_families_without_kernels_keep_their_golden_tolerances() -> None:
     options = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.support.without_kernels"]
     command = [sys.executable, "-m", "pytest", *options, "-k", NAMED, *GOLDEN]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -98,7 +98,6 @@ def test_rows_that_are_no_numbers_spoil_no_others() -> None:
     packed = PackedLinear(nn.Linear(24, 8))
     given = x(70, 24)
     given[5] = torch.nan
-
     assert packed(given).isnan().any(1).nonzero().flatten().tolist() == [5]
 
 
@@ -126,9 +125,7 @@ def test_rows_reach_onednn_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPatch) 
 def test_packed_model_says_what_the_plain_one_says(talker: Talker) -> None:
     ids = torch.arange(70)
     expected = talker(ids)
-
     packed = pack_linears(talker)
-
     assert {type(it) for it in packed.modules()} == {
         Talker, nn.Embedding, nn.Sequential, nn.ReLU, PackedLinear
     }  # fmt: skip
@@ -137,7 +134,6 @@ def test_packed_model_says_what_the_plain_one_says(talker: Talker) -> None:
 
 def test_weight_that_the_embeddings_share_is_there_once(talker: Talker) -> None:
     packed = pack_linears(talker)
-
     assert packed.head.weight is packed.embed.weight
     assert not packed.head.weight.is_mkldnn
 
@@ -147,7 +143,6 @@ def test_plain_weights_do_not_stay_beside_the_packed_ones(talker: Talker) -> Non
     plain = [weakref.ref(it) for it in talker.modules() if type(it) is nn.Linear]
     pack_linears(talker)
     gc.collect()
-
     assert [tuple(it.shape) for it in talker.parameters()] == sizes
     assert plain
     assert not any(it() for it in plain)
@@ -155,9 +150,7 @@ def test_plain_weights_do_not_stay_beside_the_packed_ones(talker: Talker) -> Non
 
 def test_state_of_a_packed_model_is_that_of_the_plain_one(talker: Talker) -> None:
     before = {name: tensor.clone() for name, tensor in talker.state_dict().items()}
-
     after = pack_linears(talker).state_dict()
-
     assert list(after) == list(before)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
@@ -165,7 +158,6 @@ def test_state_of_a_packed_model_is_that_of_the_plain_one(talker: Talker) -> Non
 def test_layers_too_small_to_gain_stay_as_they_are(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vocoder's sum of nine harmonics has 24,000 rows and a single column."""
     monkeypatch.setattr(packed_linear, "SMALLEST", 33 * 48 + 1)
-
     assert [type(it) for it in pack_linears(talker).layers] == [nn.Linear, nn.ReLU, nn.Linear]
     assert type(talker.head) is PackedLinear
 
@@ -178,14 +170,12 @@ def test_numbers_that_have_no_kernels_stay_as_they_are(talker: Talker) -> None:
 def test_weights_that_are_not_on_the_cpu_stay_as_they_are() -> None:
     with torch.device("meta"):
         layer = nn.Sequential(nn.Linear(4, 4))
-
     assert type(pack_linears(layer)[0]) is nn.Linear
 
 
 @pytest.mark.usefixtures("without_kernels")
 def test_a_torch_without_the_operator_keeps_its_plain_layers(talker: Talker) -> None:
     expected = talker(torch.arange(70))
-
     assert not runs(torch.float32)
     assert type(pack_linears(talker).head) is nn.Linear
     assert torch.equal(talker(torch.arange(70)), expected)
@@ -227,7 +217,6 @@ def test_a_layer_that_is_anybody_else_s_too_is_not_joined() -> None:
     first, second = (it.self_attn for it in model.layers)
     second.q_proj.weight = first.q_proj.weight
     pack_linears(model)
-
     assert not hasattr(first, "qkv_proj")
     assert hasattr(model.layers[0].mlp, "gate_up_proj")
 

@@ -34,7 +34,6 @@ def test_selection_without_a_choice_is_auto() -> None:
 def test_selection_off_uses_no_module(one_thread: None) -> None:
     selection.select("off")
     selection.select("off")
-
     assert not any(map(selection.usable, ("draw", "linear", "mel", "native")))
     assert selection.state() == "off"
     assert not panels.fit(torch.float32)
@@ -89,5 +88,4 @@ def test_importing_everything_that_calls_kernels_loads_none() -> None:
         "print([line for line in open('/proc/self/maps') if 'inference_service/kernels/' in line])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-
     assert done.stdout == "[]\n"

@@ -40,7 +40,6 @@ def test_any_chunking_equals_the_whole(chunks: list[int]) -> None:
         for part in stream.split([chunk * PER_EMBEDDING for chunk in chunks]):
             ((embeds,), (state,)) = ear.encode([part], [state])
             heard.append(embeds)
-
         torch.testing.assert_close(torch.cat(heard), whole(ear, stream), atol=1e-5, rtol=0)
 
 
@@ -88,25 +87,20 @@ def test_future_is_not_heard() -> None:
     ear = encoder()
     one, other = mel(100, 1), mel(100, 1)
     other[60:] = mel(40, 2)
-
     torch.testing.assert_close(whole(ear, one)[:6], whole(ear, other)[:6], atol=0, rtol=0)
 
 
 def test_past_is_heard() -> None:
     ear = encoder()
     _, (state,) = ear.encode([mel(100, 1)], [ear.initial_state()])
-
     ((after,), _) = ear.encode([mel(100, 2)], [state])
-
     assert not torch.allclose(after[0], whole(ear, mel(100, 2))[0], atol=1e-4)
 
 
 def test_state_given_is_not_changed() -> None:
     ear = encoder()
     state = ear.initial_state()
-
     ear.encode([mel(100)], [state])
-
     assert not any(layer.any() for layer in state)
 
 
@@ -114,8 +108,6 @@ def test_state_given_is_not_changed() -> None:
 def test_training_hears_as_serving_does(batch: int) -> None:
     ear = encoder()
     streams = torch.stack([mel(200, seed) for seed in range(batch)])
-
     embeds = ear.embed(ear.hear(streams))
-
     for stream, own in zip(streams, embeds, strict=True):
         torch.testing.assert_close(own, whole(ear, stream), atol=1e-5, rtol=0)

@@ -18,9 +18,7 @@ def special_ids() -> set[int]:
 def test_special_token_in_peoples_text_is_plain_text(name: str, special_ids: set[int]) -> None:
     tokenizer = golden.tokenizer()
     text = f"ignore that {name} and listen"
-
     ids = tokenizer.encode(text)
-
     assert not special_ids & set(ids)
     assert tokenizer.decode(ids) == text
 
@@ -28,28 +26,23 @@ def test_special_token_in_peoples_text_is_plain_text(name: str, special_ids: set
 @pytest.mark.parametrize(("field", "name"), SPECIAL_NAMES.items())
 def test_special_token_in_a_template_means_itself(field: str, name: str) -> None:
     tokenizer = golden.tokenizer()
-
     assert tokenizer.encode_template(name) == [getattr(tokenizer.special, field)]
 
 
 def test_templates_leave_peoples_text_plain(special_ids: set[int]) -> None:
     tokenizer = golden.tokenizer()
-
     tokenizer.encode_template("<|im_start|>system\n")
-
     assert not special_ids & set(tokenizer.encode("<|im_end|>"))
 
 
 def test_special_tokens_leave_no_trace_in_text() -> None:
     tokenizer = golden.tokenizer()
     special = tokenizer.special
-
     assert tokenizer.decode([special.speak, *tokenizer.encode("I am"), special.turn_eos]) == "I am"
 
 
 def test_ids_beyond_the_vocabulary_are_no_text() -> None:
     tokenizer = golden.tokenizer()
-
     assert tokenizer.size == 745
     assert tokenizer.is_text(300)
     assert not tokenizer.is_text(745)
@@ -57,7 +50,6 @@ def test_ids_beyond_the_vocabulary_are_no_text() -> None:
 
 def test_decisions_are_told_from_terminators() -> None:
     special = golden.tokenizer().special
-
     assert special.terminators - special.decisions == {special.chunk_eos}
     assert special.decisions - special.terminators == {special.speak, special.tts_bos, special.turn_eos}
 

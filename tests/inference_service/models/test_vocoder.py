@@ -41,16 +41,13 @@ def test_any_chunking_gives_the_same_samples(chunks: list[int], seed: int) -> No
             (sound,) = voice.decode([said[at : at + chunk]], [state])
             parts.append(sound)
             at += chunk
-
         torch.testing.assert_close(torch.cat(parts), whole(voice, said, seed), atol=1e-5, rtol=0)
 
 
 def test_batch_equals_each_alone() -> None:
     voice = vocoder()
     said = [codes(length, length) for length in (25, 3, 0, 25, 17, 25, 25, 25, 25)]
-
     together = voice.decode(said, [voice.initial_state(i) for i in range(9)])
-
     for i, (own, sound) in enumerate(zip(said, together, strict=True)):
         torch.testing.assert_close(sound, whole(voice, own, i), atol=1e-5, rtol=0)
 
@@ -59,7 +56,6 @@ def test_batch_equals_each_alone() -> None:
 def test_samples_are_those_of_the_definition(seed: int) -> None:
     """Sample by sample and frame by frame, without a table and without a batch."""
     voice, said = vocoder(), codes(40, seed)
-
     torch.testing.assert_close(whole(voice, said, seed), definition(voice, said, seed), atol=1e-5, rtol=0)
 
 
@@ -94,7 +90,6 @@ def definition(voice: Vocoder, said: list[int], seed: int) -> Tensor:
 
 def test_filters_take_what_is_told() -> None:
     voice = vocoder()
-
     assert filter_bytes(voice.config) == voice._sounds.pulses.nbytes + voice._sounds.noise.nbytes
 
 
@@ -106,9 +101,7 @@ def test_twenty_five_codes_are_one_second() -> None:
 def test_samples_are_finite_and_in_range(gain: float) -> None:
     voice = vocoder()
     voice.codebook.data = voice.codebook + gain
-
     sound = whole(voice, codes(100))
-
     assert bool(torch.isfinite(sound).all())
     assert float(sound.abs().max()) <= 1
     assert float(sound.abs().max()) > 0
@@ -116,13 +109,11 @@ def test_samples_are_finite_and_in_range(gain: float) -> None:
 
 def test_sound_depends_on_the_code() -> None:
     voice = vocoder()
-
     assert not torch.allclose(whole(voice, [1] * 5), whole(voice, [2] * 5), atol=1e-3)
 
 
 def test_streams_hiss_differently() -> None:
     voice = vocoder()
-
     assert not torch.allclose(whole(voice, codes(5), seed=1), whole(voice, codes(5), seed=2), atol=1e-3)
 
 
@@ -132,8 +123,6 @@ def test_new_turn_keeps_nothing_of_the_one_before_but_its_place_in_the_noise() -
     voice.decode([codes(25, 1)], [used])
     used.reset()
     fresh.noise.set_state(used.noise.get_state())
-
     # Each alone: in one batch a processor may round the second row otherwise.
     (again,), (first,) = (voice.decode([codes(5, 2)], [state]) for state in (used, fresh))
-
     assert torch.equal(again, first)

@@ -60,26 +60,22 @@ def unit(context: Context, length: int, seed: int = 0) -> int:
 def test_window_bounds_the_context_for_ever(decoder: PackedDecoder) -> None:
     context = opened(decoder)
     rng = random.Random(1)
-
     dropped = 0
     for number in range(300):
         dropped += unit(context, rng.randint(1, 15), number)
         assert context.tokens <= BASIC.high_tokens
         assert context.tokens == PROMPT + sum(context.units)
-
     assert dropped == 300 - len(context.units)
 
 
 def test_window_drops_until_at_most_low_and_only_above_high(decoder: PackedDecoder) -> None:
     context = opened(decoder)
-
     lengths = []
     for _ in range(9):
         before = context.tokens
         if unit(context, 8):
             assert before + 10 > BASIC.high_tokens
             lengths.append(context.tokens)
-
     assert lengths
     assert all(BASIC.low_tokens - 10 < length <= BASIC.low_tokens for length in lengths)
 
@@ -87,21 +83,18 @@ def test_window_drops_until_at_most_low_and_only_above_high(decoder: PackedDecod
 def test_last_unit_is_kept_even_if_it_alone_is_too_long(decoder: PackedDecoder) -> None:
     context = opened(decoder)
     unit(context, 5)
-
     assert unit(context, 80) == 1
     assert context.units == [82]
 
 
 def test_without_a_window_nothing_is_dropped(decoder: PackedDecoder) -> None:
     context = opened(decoder, Window())
-
     assert [unit(context, 8) for _ in range(9)] == [0] * 9
     assert context.tokens == PROMPT + 90
 
 
 def test_without_a_window_there_is_room_up_to_the_limit(decoder: PackedDecoder) -> None:
     context = opened(decoder, Window())
-
     assert context.has_room_for(100 - PROMPT)
     assert not context.has_room_for(100 - PROMPT + 1)
     assert opened(decoder, BASIC, slot=1).has_room_for(1000)
@@ -109,7 +102,6 @@ def test_without_a_window_there_is_room_up_to_the_limit(decoder: PackedDecoder) 
 
 def test_positions_go_on_over_drops(decoder: PackedDecoder) -> None:
     context = opened(decoder)
-
     for number in range(1, 40):
         unit(context, 8)
         assert context.segment(Rows.of(rows(1))).position == PROMPT + 10 * number - len(context.pending)
@@ -118,21 +110,17 @@ def test_positions_go_on_over_drops(decoder: PackedDecoder) -> None:
 def test_prompt_values_are_never_touched(decoder: PackedDecoder) -> None:
     context = opened(decoder)
     before = decoder.cache.held(0, 0, PROMPT)[1].clone()
-
     for number in range(40):
         unit(context, 8, number)
-
     assert torch.equal(decoder.cache.held(0, 0, PROMPT)[1], before)
 
 
 def test_prompt_keys_move_with_the_window_and_do_not_drift(decoder: PackedDecoder) -> None:
     context = opened(decoder)
     before = decoder.cache.held(0, 0, PROMPT)[0].clone()
-
     drops = 0
     while drops < 300:
         drops += unit(context, 8)
-
     for moved, own in zip(decoder.cache.held(0, 0, PROMPT)[0], before, strict=True):
         assert not torch.allclose(moved, own, atol=1e-2)
         torch.testing.assert_close(decoder.rotate(moved, -context.dropped), own, atol=1e-3, rtol=0)
@@ -142,10 +130,8 @@ def test_other_slots_are_untouched_by_a_drop(decoder: PackedDecoder) -> None:
     context, other = opened(decoder), opened(decoder, slot=1)
     unit(other, 20)
     before = [tensor.clone() for tensor in decoder.cache.held(1, 0, other.length)]
-
     while not unit(context, 10):
         pass
-
     after = decoder.cache.held(1, 0, other.length)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -154,7 +140,6 @@ def test_carried_tokens_count_before_they_are_fed(decoder: PackedDecoder) -> Non
     context = opened(decoder)
     feed(context, rows(5))
     context.end_unit(TERMINATORS)
-
     assert (context.tokens, context.length) == (PROMPT + 7, PROMPT + 5)
     assert context.carry() == TERMINATORS
     assert context.pending == []
@@ -165,7 +150,6 @@ def test_nothing_is_dropped_while_tokens_are_pending(decoder: PackedDecoder) -> 
     unit(context, 30)
     feed(context, rows(len(context.carry()) + 35))
     context.end_unit(TERMINATORS)
-
     assert context.must_slide
     assert context.slide() == 0
     feed(context, rows(len(context.carry())))

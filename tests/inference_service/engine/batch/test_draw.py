@@ -41,14 +41,10 @@ def with_(settings: DuplexSettings, **changes: object) -> DuplexSettings:
     return DuplexSettings(**{**vars(settings), **changes})
 
 
-# -------------------------------------------------------------------------------------------------- rules
-
-
 def test_a_decision_that_nothing_came_between_is_asked_for_once() -> None:
     one = sampler()
     foreseen = one.draw(PLAIN)
     assert one.draw(PLAIN) is foreseen
-
     others = [one.draw(PLAIN, Noise(9)), one.draw(with_(PLAIN, top_k=3))]
     assert not any(foreseen.is_like(other) for other in others)
     one.decided(300, PLAIN)
@@ -67,7 +63,6 @@ def test_both_ways_of_drawing_repeat_what_the_reference_got_wrong(scale: float) 
         one.reference_quirks = True
         draws.append(one.draw(settings))
     rows = torch.stack([random_scores(seed) for seed in range(60)])
-
     assert choose_by_rows(rows.clone(), draws) == choose_together(rows, draws)
 
 
@@ -77,7 +72,6 @@ def test_greedy_takes_the_best() -> None:
 
 def test_chunk_eos_is_tested_before_any_rule_and_leaves_no_trace() -> None:
     one = sampler(history=[5])
-
     assert decide(one, scores(chunk_eos=2.0, t300=1.0), GREEDY) == SPECIAL.chunk_eos
     assert one.history.tolist() == [5]
 
@@ -86,9 +80,7 @@ def test_chunk_eos_that_did_not_win_is_not_drawn_after_the_rules() -> None:
     settings = with_(PLAIN, temperature=1.0, top_k=2, top_p=1.0)
     logits = scores(chunk_eos=8.0, t300=9.0)
     one = sampler()
-
     ends = [decide(one, logits, settings) for _ in range(200)]
-
     # Tested once, at its own probability of 0.27; drawn among the best two, it would come far more often.
     assert 0.15 < ends.count(SPECIAL.chunk_eos) / 200 < 0.4
     assert float(adjusted(logits, one.draw(settings))[SPECIAL.chunk_eos]) == -torch.inf
@@ -96,7 +88,6 @@ def test_chunk_eos_that_did_not_win_is_not_drawn_after_the_rules() -> None:
 
 def test_forbidden_token_is_never_decided() -> None:
     one = sampler()
-
     assert decide(one, scores(**{f"t{FORBIDDEN}": 9.0}, t300=1.0), GREEDY) == 300
     assert FORBIDDEN not in {decide(one, scores(**{f"t{FORBIDDEN}": 9.0}), PLAIN) for _ in range(50)}
 
@@ -104,16 +95,13 @@ def test_forbidden_token_is_never_decided() -> None:
 def test_repeated_token_loses_to_a_new_one() -> None:
     settings = with_(GREEDY, text_repetition_penalty=1.2)
     one = sampler()
-
     assert [decide(one, scores(t300=1.1, t301=1.0), settings) for _ in range(2)] == [300, 301]
 
 
 def test_repetition_looks_back_as_far_as_its_window() -> None:
     settings = with_(GREEDY, text_repetition_penalty=1.2, text_repetition_window_size=2)
     one = sampler()
-
     decided = [decide(one, scores(t300=1.1, t301=1.0, t302=0.95), settings) for _ in range(4)]
-
     assert decided == [300, 301, 302, 300]
     assert one.history.tolist() == [302, 300]
 
@@ -121,13 +109,11 @@ def test_repetition_looks_back_as_far_as_its_window() -> None:
 def test_without_a_window_nothing_is_a_repetition() -> None:
     settings = with_(GREEDY, text_repetition_penalty=2.0, text_repetition_window_size=0)
     one = sampler()
-
     assert [decide(one, scores(t300=1.1, t301=1.0), settings) for _ in range(3)] == [300] * 3
 
 
 def test_length_penalty_makes_the_end_of_a_turn_less_likely() -> None:
     logits = scores(turn_eos=1.05, t300=1.0)
-
     assert decide(sampler(), logits, GREEDY) == SPECIAL.turn_eos
     assert decide(sampler(), logits, with_(GREEDY, length_penalty=1.1)) == 300
 
@@ -137,11 +123,9 @@ def test_length_penalty_makes_the_end_of_a_turn_less_likely() -> None:
 def test_listen_scale_multiplies_the_odds_of_listening_alone(score: float, scale: float) -> None:
     logits = random_scores(1)
     logits[SPECIAL.listen] = score
-
     before, after = (
         adjusted(logits, sampler().draw(with_(PLAIN, listen_prob_scale=s))).softmax(0) for s in (1.0, scale)
     )
-
     odds = after / before
     assert float(odds[SPECIAL.listen] / odds[300]) == pytest.approx(scale, rel=1e-4)
     assert float(odds[SPECIAL.im_end] / odds[300]) == pytest.approx(1, rel=1e-4)
@@ -149,7 +133,6 @@ def test_listen_scale_multiplies_the_odds_of_listening_alone(score: float, scale
 
 def test_listen_scale_of_nothing_never_listens() -> None:
     settings = with_(GREEDY, listen_prob_scale=0.0, listen_top_k=5)
-
     assert decide(sampler(), scores(listen=9.0, t300=1.0), settings) == 300
 
 
@@ -160,43 +143,32 @@ def test_listening_is_sure_among_the_best_k(rank: int, listens: bool, greedy: bo
     logits[300:310] = torch.arange(10.0, 0.0, -1.0)
     logits[SPECIAL.listen] = 10.5 - rank
     settings = with_(PLAIN, greedy=greedy, listen_top_k=3, temperature=2.0, top_k=8, top_p=0.3)
-
     decided = {decide(sampler(seed), logits, settings) for seed in range(20)}
-
     assert (decided == {SPECIAL.listen}) is listens
 
 
 def test_forbidden_tokens_do_not_count_in_the_rank_of_listening() -> None:
     logits = scores(chunk_eos=3.0, t7=3.0, t300=5.0, listen=1.0)
-
     assert decide(sampler(), logits, with_(GREEDY, listen_top_k=2)) == SPECIAL.listen
-
-
-# --------------------------------------------------------------------------------------------- randomness
 
 
 def test_same_seed_gives_the_same_tokens() -> None:
     first, second, other = sampler(3), sampler(3), sampler(4)
     settings = DuplexSettings(temperature=1.0, top_k=100, top_p=1.0)
-
     tokens = [[decide(s, random_scores(i), settings) for i in range(30)] for s in (first, second, other)]
-
     assert tokens[0] == tokens[1] != tokens[2]
 
 
 def test_noise_of_one_unit_leaves_the_sessions_alone() -> None:
     settings = with_(PLAIN, temperature=1.0, top_k=100, top_p=1.0)
     disturbed, plain = sampler(3), sampler(3)
-
     decide(disturbed, random_scores(0), settings, Noise(9))
-
     assert decide(disturbed, random_scores(1), settings) == decide(plain, random_scores(1), settings)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-45, 1e-6])
 def test_coldest_temperatures_take_the_best(temperature: float) -> None:
     settings = with_(PLAIN, temperature=temperature)
-
     assert decide(sampler(), random_scores(2), settings) == decide(sampler(), random_scores(2), GREEDY)
 
 
@@ -207,7 +179,6 @@ def test_score_that_is_no_number_poisons_the_decision(
     bad: float, settings: DuplexSettings, where: str
 ) -> None:
     one = sampler(history=[5])
-
     assert decide(one, scores(**{where: bad}), settings) is None
     assert (one.history.tolist(), one.noise.drawn) == ([5], 0)
 

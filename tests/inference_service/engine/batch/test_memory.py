@@ -120,7 +120,6 @@ def test_slots_beside_which_no_tick_would_fit_are_refused(
     told = table.footprint(folder, CPU, 256)
     assert told.states(3) > 3 * sum(told.session.values()) + told.working["forward"] - 1
     build = table.load(folder, CPU, 256)
-
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))
     build(3)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3) - 1)

@@ -10,13 +10,11 @@ from inference_service.engine.batch.noise import SPEECH, Noise
 
 def test_a_number_depends_on_its_seed_and_place_alone() -> None:
     whole = Noise(5).ahead(40)
-
     stepwise, noise = [], Noise(5)
     while noise.drawn < 40:
         count = 1 + noise.drawn % 3
         stepwise += noise.ahead(count)[:count]
         noise.use(count)
-
     assert stepwise[:40] == whole
     assert [Noise(5, drawn=place).ahead(1)[0] for place in range(40)] == whole
 
@@ -35,7 +33,6 @@ def test_seeds_and_streams_have_nothing_in_common() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
 def test_numbers_are_spread_evenly(seed: int) -> None:
     numbers = Noise(seed).ahead(20_000)
-
     assert all(0 <= number < 1 and float(np.float32(number)) == number for number in numbers)
     counts = Counter(int(number * 100) for number in numbers)
     assert sum((counts[cell] - 200) ** 2 / 200 for cell in range(100)) < 160  # 1 in 10,000 is above

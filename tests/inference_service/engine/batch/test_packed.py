@@ -111,9 +111,7 @@ def test_packed_logits_equal_each_sessions_own(build: Callable[[], PreTrainedMod
     alone = copy.deepcopy(model)
     rng = random.Random(seed)
     head = torch.randn(HIDDEN, VOCABULARY)
-
     streams = play(PackedDecoder(model, 3, CAPACITY), [rng.randint(1, CAPACITY) for _ in range(7)], rng)
-
     for stream in streams:
         own = alone(inputs_embeds=stream.rows[None], use_cache=False).last_hidden_state[0]
         torch.testing.assert_close(torch.cat(stream.hidden) @ head, own @ head, atol=1e-4, rtol=0)
@@ -123,10 +121,8 @@ def test_positions_matter_to_these_models() -> None:
     torch.manual_seed(0)
     decoder = PackedDecoder(qwen3(), 1, CAPACITY)
     rows = torch.randn(6, HIDDEN)
-
     (straight,) = decoder.forward([Segment(0, 0, 0, Rows.of(rows))])
     (turned,) = decoder.forward([Segment(0, 0, 0, Rows.of(rows.flip(0)))])
-
     assert not torch.allclose(straight[-1], turned.flip(0)[-1], atol=1e-3)
 
 
@@ -134,9 +130,7 @@ def test_only_differences_of_positions_matter() -> None:
     torch.manual_seed(0)
     decoder = PackedDecoder(qwen3(), 2, CAPACITY)
     rows = torch.randn(20, HIDDEN)
-
     near, far = decoder.forward([Segment(0, 0, 0, Rows.of(rows)), Segment(1, 0, 5000, Rows.of(rows))])
-
     torch.testing.assert_close(near, far, atol=1e-4, rtol=0)
 
 

@@ -17,11 +17,9 @@ def test_what_is_taken_in_turn_lies_side_by_side() -> None:
     pool = PagePool(32)
     first, _ = pool.take(0)
     other, _ = pool.take(20)
-
     taken = [first]
     for _ in range(10):
         taken.append(pool.take(taken[-1] + 1)[0])
-
     assert taken == list(range(11))
     assert other == 20
 
@@ -31,7 +29,6 @@ def test_page_is_used_until_its_last_reference_is_gone() -> None:
     page, _ = pool.take(0)
     pool.publish(page, b"prompt")
     assert (pool.find(b"prompt"), pool.find(b"prompt")) == (page, page)
-
     assert pool.release([page]) == pool.release([page]) == []
     assert (pool.used, pool.idle, pool.free) == (1, 0, 1)
     assert pool.release([page]) == []
@@ -41,7 +38,6 @@ def test_page_is_used_until_its_last_reference_is_gone() -> None:
 def test_page_without_a_name_is_free_at_once() -> None:
     pool = PagePool(2)
     page, _ = pool.take(0)
-
     assert pool.release([page]) == [page]
     assert (pool.used, pool.idle, pool.free) == (0, 0, 2)
 
@@ -50,9 +46,7 @@ def test_only_a_page_of_one_context_that_has_no_name_is_private() -> None:
     pool = PagePool(2)
     page, _ = pool.take(0)
     assert pool.is_private(page)
-
     pool.publish(page, b"prompt")
-
     assert not pool.is_private(page)
 
 
@@ -62,7 +56,6 @@ def test_content_that_is_known_already_gets_no_second_page() -> None:
     pool.publish(one, b"prompt")
     pool.publish(two, b"prompt")
     pool.publish(one, b"other")
-
     assert pool.find(b"prompt") == one
     assert pool.find(b"other") is None
     assert pool.release([two]) == [two]
@@ -89,10 +82,8 @@ def test_least_recently_used_prefix_is_evicted_first() -> None:
 def test_all_pages_in_use_are_a_memory_error_and_nothing_is_lost() -> None:
     pool = PagePool(2)
     (page, _), _ = pool.take(0), pool.take(0)
-
     with pytest.raises(MemoryError):
         pool.take(0)
-
     assert pool.release([page]) == [page]
     assert pool.take(0)[0] == page
 
@@ -142,10 +133,8 @@ def test_eviction_for_a_tenant_takes_its_own_idle_pages_before_older_ones_of_oth
     pool = PagePool(4, clock=lambda: 0.0)
     fill(pool, b"watcher", b"w1", b"w2")
     fill(pool, b"other", b"o1", b"o2")
-
     for number in range(20):
         fill(pool, b"other", b"more %d" % number)
-
     assert known(pool, b"w1", b"w2") == [b"w1", b"w2"]
     assert pool.idle == 4
 
@@ -153,9 +142,7 @@ def test_eviction_for_a_tenant_takes_its_own_idle_pages_before_older_ones_of_oth
 def test_eviction_for_a_tenant_without_idle_pages_takes_the_oldest_of_others() -> None:
     pool = PagePool(2, clock=lambda: 0.0)
     fill(pool, b"watcher", b"w1", b"w2")
-
     pool.take(0, b"other")
-
     assert known(pool, b"w1", b"w2") == [b"w2"]
 
 
@@ -167,9 +154,7 @@ def test_eviction_takes_stale_pages_first_whoever_published_them() -> None:
     now = STALE_S - 1
     fill(pool, b"active", b"a1", b"a2")
     now = STALE_S
-
     pool.take(0, b"active")
-
     assert known(pool, b"g1", b"a1", b"a2") == [b"a1", b"a2"]
 
 
@@ -179,9 +164,7 @@ def test_forgotten_tenant_leaves_no_idle_page_and_others_keep_theirs() -> None:
     fill(pool, b"other", b"c")
     used, _ = pool.take(0, b"one")
     pool.publish(used, b"d", b"one")
-
     assert len(pool.forget(b"one")) == 2
-
     assert known(pool, b"a", b"b", b"c", b"d") == [b"c", b"d"]
     assert (pool.used, pool.idle, pool.free) == (1, 1, 2)
     assert pool.forget(b"one") == pool.forget(b"nobody") == []

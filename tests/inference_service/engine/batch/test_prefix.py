@@ -56,9 +56,7 @@ def begin(context: Context, prompt: Tensor) -> tuple[int, Tensor]:
 def test_second_session_feeds_only_what_is_new(decoder: PackedDecoder) -> None:
     first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
     assert begin(first, rows(PROMPT))[0] == PROMPT
-
     fed, _ = begin(second, torch.cat([rows(PROMPT)[: 2 * PAGE + 3], rows(20, seed=1)]))
-
     assert fed == 3 + 20
     assert second.found == 2 * PAGE
     assert second.length == 2 * PAGE + 23
@@ -67,9 +65,7 @@ def test_second_session_feeds_only_what_is_new(decoder: PackedDecoder) -> None:
 def test_equal_prompt_is_found_but_for_the_row_that_is_decided_from(decoder: PackedDecoder) -> None:
     first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
     begin(first, rows(2 * PAGE))
-
     fed, _ = begin(second, rows(2 * PAGE))
-
     assert fed == PAGE, "its last page is fed, as nobody keeps hidden states"
 
 
@@ -100,13 +96,11 @@ def test_context_with_a_found_prefix_computes_what_it_would_alone(
 def test_prompt_that_comes_in_pieces_is_found_across_them(decoder: PackedDecoder) -> None:
     first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
     _, whole = begin(first, rows(PROMPT))
-
     fed = 0
     for piece in rows(PROMPT).split(11):
         waiting = second.begin(named(piece))
         fed += len(waiting)
         hidden = feed(second, waiting)
-
     assert fed + second.found == second.length == PROMPT
     assert second.found > PAGE
     torch.testing.assert_close(hidden[-1], whole, atol=1e-5, rtol=1e-5)
@@ -119,9 +113,7 @@ def test_nothing_is_shared_from_the_first_row_on_that_differs(decoder: PackedDec
     begin(first, rows(PROMPT))
     other = rows(PROMPT)
     other[differs] += 1e-3
-
     fed, hidden = begin(second, other)
-
     assert fed == PROMPT - differs // PAGE * PAGE
     alone = Context(PackedDecoder(decoder.backbone, 1, CAPACITY), 0, NONE, CAPACITY)
     torch.testing.assert_close(hidden, begin(alone, other)[1], atol=1e-5, rtol=1e-5)
@@ -130,7 +122,6 @@ def test_nothing_is_shared_from_the_first_row_on_that_differs(decoder: PackedDec
 def test_prompt_is_found_after_its_session_has_ended(decoder: PackedDecoder) -> None:
     begin(Context(decoder, 0, NONE, CAPACITY), rows(PROMPT))
     decoder.cache.clear(0)
-
     assert begin(Context(decoder, 3, NONE, CAPACITY), rows(PROMPT))[0] == 5
 
 
@@ -138,7 +129,6 @@ def test_session_that_fails_in_the_middle_of_its_prompt_publishes_nothing(decode
     broken = Context(decoder, 0, NONE, CAPACITY)
     feed(broken, broken.begin(named(rows(PROMPT)))[: 2 * PAGE])
     decoder.cache.clear(0)
-
     assert begin(Context(decoder, 1, NONE, CAPACITY), rows(PROMPT))[0] == PROMPT
     assert decoder.cache.pool.idle == 0
 
@@ -149,7 +139,6 @@ def test_page_with_bad_numbers_is_not_published(decoder: PackedDecoder) -> None:
     ((row, _),) = decoder.cache.runs(0, PAGE + 2, PAGE + 3)
     decoder.cache.values[1, 0, row, 0] = torch.inf
     first.end_prompt()
-
     assert begin(Context(decoder, 1, NONE, CAPACITY), rows(PROMPT))[0] == PROMPT - PAGE
 
 
@@ -158,7 +147,6 @@ def test_rows_behind_the_prompt_are_not_published(decoder: PackedDecoder) -> Non
     begin(first, rows(PROMPT))
     feed(first, rows(3 * PAGE, seed=7))
     decoder.cache.clear(0)
-
     assert decoder.cache.pool.idle == 3
 
 
@@ -169,7 +157,6 @@ def test_nothing_but_prompts_is_left_of_sessions_that_are_over(decoder: PackedDe
         feed(context, rows(40, seed=9))
     for slot in range(SLOTS):
         decoder.cache.clear(slot)
-
     assert decoder.cache.pool.used == 0
     assert decoder.cache.pool.idle == 2 * 3
     held = decoder.cache.keys.abs().sum(dim=(0, 1, 3)).nonzero()
@@ -244,10 +231,8 @@ def test_rows_written_into_a_shared_page_go_into_a_copy(decoder: PackedDecoder) 
     for context in (first, second):
         begin(context, rows(PROMPT))
     before = decoder.cache.held(0, 0, PROMPT)
-
     second.cut(PAGE + 3)
     feed(second, rows(4, seed=5))
-
     for held, own in zip(decoder.cache.held(0, 0, PROMPT), before, strict=True):
         assert torch.equal(held, own)
     for held, own in zip(decoder.cache.held(1, 0, PAGE + 3), before, strict=True):
@@ -290,9 +275,7 @@ def of(tenant: Tenant, decoder: PackedDecoder, slot: int) -> Context:
 
 def test_prefix_of_another_tenant_is_never_found(decoder: PackedDecoder) -> None:
     begin(of(ONE, decoder, 0), rows(PROMPT))
-
     stranger, own = of(OTHER, decoder, 1), of(ONE, decoder, 2)
-
     assert begin(stranger, rows(PROMPT))[0] == PROMPT
     assert begin(own, rows(PROMPT))[0] == PROMPT - 3 * PAGE
     assert set(decoder.cache.pages(0, PROMPT)[0]).isdisjoint(decoder.cache.pages(1, PROMPT)[0])
@@ -302,9 +285,7 @@ def test_prefix_of_another_tenant_is_never_found(decoder: PackedDecoder) -> None
 def test_prefix_guessed_a_page_at_a_time_is_computed_in_full(decoder: PackedDecoder, length: int) -> None:
     begin(of(ONE, decoder, 0), rows(PROMPT))
     guess = torch.cat([rows(PROMPT)[:length], rows(3, seed=5)])
-
     fed, _ = begin(of(OTHER, decoder, 1), guess)
-
     assert fed == len(guess)
 
 
@@ -315,9 +296,7 @@ def test_prefix_that_is_shared_is_found_by_all_and_what_follows_by_its_tenant_al
     decoder.cache.share(shared_names(named(shared)))
     whole = torch.cat([shared, rows(2 * PAGE, seed=1), rows(3, seed=2)])
     begin(of(ONE, decoder, 0), whole)
-
     stranger, own = of(OTHER, decoder, 1), of(ONE, decoder, 2)
-
     assert begin(stranger, whole)[0] == len(whole) - 2 * PAGE
     assert begin(own, whole)[0] == 3
 
@@ -326,7 +305,6 @@ def test_prefix_with_shared_words_behind_others_is_not_shared(decoder: PackedDec
     decoder.cache.share(shared_names(named(rows(2 * PAGE))))
     moved = torch.cat([rows(PAGE, seed=9), rows(2 * PAGE), rows(3, seed=2)])
     begin(of(ONE, decoder, 0), moved)
-
     assert begin(of(OTHER, decoder, 1), moved)[0] == len(moved)
 
 
@@ -334,10 +312,8 @@ def test_pages_of_a_busy_tenant_do_not_show_in_those_of_another(decoder: PackedD
     """Prime and probe: the watcher looks how much of its own prompts is still there."""
     begin(of(ONE, decoder, 0), rows(PROMPT))
     decoder.cache.clear(0)
-
     for seed in range(1, 40):
         begin(of(OTHER, decoder, 1), rows(PROMPT, seed=seed))
         decoder.cache.clear(1)
-
     assert decoder.cache.pool.free < SLOTS * PAGE, "else nothing had to be evicted"
     assert begin(of(ONE, decoder, 0), rows(PROMPT))[0] == PROMPT - 3 * PAGE

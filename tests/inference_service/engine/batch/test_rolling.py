@@ -46,7 +46,6 @@ def test_tokens_are_what_the_next_row_looks_back_on() -> None:
         decoder.forward([context.segment(Rows.of(torch.randn(1, HIDDEN)))])
         context.advance(1)
         sizes.append(context.tokens)
-
     assert sizes == [*range(1, REACH + 1), *[REACH] * (30 - REACH)]
 
 

@@ -45,9 +45,6 @@ def drawn(sampling: Sampling) -> set[int | None]:
     return {pick(sampling, seed=seed) for seed in range(200)}
 
 
-# ------------------------------------------------------------------------------------------------- the rules
-
-
 def test_without_temperature_the_likeliest_is_taken() -> None:
     assert pick(GREEDY) == 1
 
@@ -63,7 +60,6 @@ def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_
     assert plain.is_plain
     more = replace(plain, bias=1e-9)
     assert not more.is_plain
-
     assert way(scores.clone(), [plain] * 3) == way(scores.clone(), [more] * 3)
     assert way(scores.clone(), [plain] * 3) == [int(scores[0].argmax()), None, 7]
 
@@ -73,7 +69,6 @@ def test_the_likeliest_come_first_and_what_is_no_number_before_them(width: int) 
     scores = torch.randn(4, 500, generator=torch.Generator().manual_seed(1))
     scores[1, 70], scores[2, 30], scores[3, :440] = torch.nan, torch.inf, -torch.inf
     expected = scores.topk(width, dim=1)
-
     found = ranked(scores, width)
     np.testing.assert_array_equal(found.scores, expected.values.numpy())
     is_one = np.isfinite(found.scores)
@@ -88,9 +83,7 @@ def test_repetition_counts_what_was_said() -> None:
 
 def test_repetition_lowers_positive_and_negative_scores_once() -> None:
     scores = torch.tensor([[2.0, -2.0, 0.0, 1.0]])
-
     penalise(scores, torch.tensor([[0, 1, 2, 0]]), torch.tensor([[2.0]]))
-
     assert scores.tolist() == [[1.0, -4.0, 0.0, 1.0]]
 
 
@@ -142,18 +135,13 @@ def test_where_nothing_is_allowed_there_is_none(way: Way) -> None:
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=2.0, top_p=1.0)])
 def test_only_what_a_tool_allows_is_chosen(sampling: Sampling, way: Way) -> None:
     scores, allowed = torch.randn(70), np.array([0, 1 << 31 - 1, 1 << 3], np.int64).astype(np.int32)
-
     draws = [drawn_by(sampling, Noise(seed), allowed=allowed) for seed in range(40)]
-
     assert set(way(scores.repeat(40, 1), draws)) <= {62, 67}
 
 
 def test_a_vocabulary_that_is_not_large_is_gone_through_row_by_row_however_many_rows_there_are() -> None:
     assert [goes_by_rows(torch.device("cpu"), size) for size in (1, LARGE, LARGE + 1)] == [True, True, False]
     assert not goes_by_rows(torch.device("meta"), 1)
-
-
-# ------------------------------------------------------------------- equal to what a row draws by itself
 
 
 class Near(Exception):
@@ -266,7 +254,6 @@ def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[floa
     draws = [draw for _, draw in batch]
     for way in WAYS:
         together = way(torch.tensor([scores for scores, _ in batch], dtype=torch.float32), draws)
-
         for (scores, draw), token in zip(batch, together, strict=True):
             assert way(torch.tensor([scores], dtype=torch.float32), [draw]) == [token]
             try:
@@ -287,7 +274,6 @@ def test_what_is_compiled_draws_what_numpy_does(
     words = None if allowed is None else np.full(-(-size // 32), allowed, np.int32)
     draws = [replace(draw, allowed=words, scale=0.4, divides=allowed == 5) for _, draw in batch]
     scores = torch.tensor([scores for scores, _ in batch], dtype=torch.float32)
-
     assert choose_by_rows(scores.clone(), draws) == choose_in_numpy(scores.clone(), draws)
 
 
@@ -312,14 +298,9 @@ def test_of_equal_scores_the_lower_ids_come_first_however_many_there_are(
 ) -> None:
     size = 3000
     draw = Draw(1.0, top_k, top_p, [0.0, uniform])
-
     token = chosen(torch.zeros(size), draw, way)
-
     assert token is not None
     assert abs(token - int(uniform * top_p * min(top_k, size))) <= 1
-
-
-# -------------------------------------------------------------------------------------------------- the draws
 
 
 def frequencies(scores: Tensor, sampling: Sampling, count: int, way: Way) -> Tensor:
@@ -357,13 +338,8 @@ def test_what_is_tested_first_comes_as_often_as_the_model_would_have_it(way: Way
     draws = [
         Draw(0.1, 1, 1.0, Noise(seed).ahead(2), first=1, forbidden=torch.tensor([1])) for seed in range(4000)
     ]
-
     found = way(scores.repeat(4000, 1), draws).count(1) / 4000
-
     assert abs(found - float(scores.softmax(0)[1])) < 0.03
-
-
-# --------------------------------------------------------------------------------------------- the neighbours
 
 
 def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:
@@ -389,7 +365,6 @@ def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:
 def test_a_token_is_the_same_alone_and_in_any_crowd(size: int, way: Way) -> None:
     scores, draws = crowd(size, 40, size)
     alone = [chosen(row, draw, way) for row, draw in zip(scores, draws, strict=True)]
-
     order = np.random.default_rng(0)
     for _ in range(10):
         rows = order.permutation(40)[: order.integers(1, 41)].tolist()

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_service.engine.batch.scheduler import (
-    LEAST_SHARE,
-    Grant,
-    Request,
-    Share,
-    is_urgent,
-    schedule,
-)
+from inference_service.engine.batch.scheduler import LEAST_SHARE, Grant, Request, Share, is_urgent, schedule
 
 REQUESTS = st.lists(
     st.builds(
@@ -58,7 +51,6 @@ def test_work_that_can_wait_gets_its_share_and_no_more(
     requests: list[Request], budget: int, share: int
 ) -> None:
     got = granted(requests, budget, share)
-
     waiting = others(requests)
     assert sum(got.get(r.session, 0) for r in waiting) == min(share, budget, tokens(waiting))
 
@@ -67,7 +59,6 @@ def test_work_that_can_wait_gets_its_share_and_no_more(
 @given(REQUESTS, BUDGETS, SHARES)
 def test_units_get_all_that_is_left(requests: list[Request], budget: int, share: int) -> None:
     got = granted(requests, budget, share)
-
     kept = min(share, budget, tokens(others(requests)))
     wanted = tokens(units(requests))
     assert sum(got.get(r.session, 0) for r in units(requests)) == min(wanted, max(1, budget - kept))
@@ -79,7 +70,6 @@ def test_nobody_gets_nothing_twice_or_more_than_asked(
     requests: list[Request], budget: int, share: int
 ) -> None:
     grants = schedule(requests, budget, share)
-
     asked = {r.session: r.tokens for r in requests}
     assert len({grant.session for grant in grants}) == len(grants)
     assert all(1 <= grant.tokens <= asked[grant.session] for grant in grants)
@@ -91,7 +81,6 @@ def test_units_that_decode_go_first_then_those_with_the_least_slack(
     requests: list[Request], budget: int, share: int
 ) -> None:
     got, waiting = granted(requests, budget, share), units(requests)
-
     unserved = [r for r in waiting if r.decoding and got.get(r.session, 0) < r.tokens]
     assert not unserved or all(r.decoding for r in waiting if r.session in got)
     for kind in (True, False):
@@ -107,7 +96,6 @@ def test_work_that_can_wait_goes_by_age_and_neither_prompts_nor_answers_starve(
     requests: list[Request], budget: int, share: int
 ) -> None:
     got, waiting = granted(requests, budget, share), others(requests)
-
     for kind in (True, False):
         alike = [r for r in waiting if r.decoding is kind]
         half = min(share, budget) // 2
@@ -125,17 +113,12 @@ def test_order_of_the_requests_does_not_matter(requests: list[Request], budget: 
 
 def test_long_prompt_is_split_over_ticks() -> None:
     request = Request(session=3, tokens=100, arrival=0.0, decoding=False)
-
     assert schedule([request], 40, 40) == [Grant(3, 40)]
 
 
 def test_a_unit_makes_progress_whatever_the_budget() -> None:
     request = Request(session=3, tokens=100, arrival=0.0, decoding=False, due=1.0)
-
     assert schedule([request], 0, 0) == [Grant(3, 1)]
-
-
-# ------------------------------------------------------------------------------------------------ the share
 
 
 def test_a_unit_of_a_long_upload_is_not_urgent_before_its_time() -> None:

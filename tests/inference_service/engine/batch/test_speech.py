@@ -78,9 +78,7 @@ def run(by: Speaker, one: SpeechJob) -> list[int]:
 @pytest.mark.parametrize("kind", [SpeechHead, Hasty, Patient])
 def test_middle_unit_has_exactly_a_second_of_codes(kind: type[SpeechHead]) -> None:
     by, voice = speaker(kind), state()
-
     lengths = [len(run(by, job(voice, words))) for words in (3, 0, 5)]
-
     assert lengths == [25, 25, 25]
 
 
@@ -91,16 +89,13 @@ def test_first_and_last_unit_end_when_the_head_wants() -> None:
 
 def test_first_unit_has_at_most_a_second_of_codes() -> None:
     by = speaker()
-
     lengths = {len(run(by, job(state(seed=seed), 3, may_be_short=True, seed=seed))) for seed in range(30)}
-
     assert lengths <= set(range(26))
     assert len(lengths) > 1
 
 
 def test_codes_are_of_the_codebook() -> None:
     by = speaker()
-
     assert set(run(by, job(state(), 3))) <= set(range(tiny.CODES))
 
 
@@ -112,16 +107,13 @@ def test_unit_goes_on_from_the_codes_of_the_one_before() -> None:
         run(by, job(voice, 3, seed=seed))
         voice.noise = Noise(9)
         after.add(tuple(run(by, job(voice, 2, seed=5))))
-
     assert len(after) > 1
 
 
 def test_positions_cover_condition_and_every_code() -> None:
     by, voice = speaker(), state()
-
     run(by, job(voice, 3))
     assert (voice.length, len(voice.unfed)) == (3 + 1 + 24, 1)
-
     run(by, job(voice, 2))
     assert voice.length + len(voice.unfed) == 4 + 25 + 3 + 25
 
@@ -132,13 +124,11 @@ def test_new_turn_speaks_as_if_it_were_the_first() -> None:
     run(by, job(used, 3, seed=1))
     used.end_turn()
     used.noise, fresh.noise = Noise(5), Noise(5)
-
     assert run(by, job(used, 4, seed=2)) == run(by, job(fresh, 4, seed=2))
 
 
 def test_turn_that_outgrows_its_slot_goes_on_from_a_clean_one() -> None:
     by, voice = speaker(), state()
-
     for unit in range(12):
         assert len(run(by, job(voice, 10, seed=unit))) == 25
         assert voice.length <= CAPACITY
@@ -177,12 +167,10 @@ def test_poisoned_unit_ends_alone() -> None:
     by = speaker()
     sound, sick = job(state(0), 3, seed=1), job(state(1), 3, seed=2)
     sick.hidden[1] = torch.nan
-
     by.step([sound, sick])
     assert sick.finished
     assert sick.poisoned
     assert run(by, sound) == run(speaker(), job(state(0), 3, seed=1))
-
     sick.state.end_turn()
     sick.state.noise = Noise(0)
     assert run(by, job(sick.state, 3, seed=1)) == sound.codes
@@ -198,9 +186,6 @@ def test_code_said_again_and_again_becomes_less_likely() -> None:
         return len(said) - len(set(said))
 
     assert repeats(penalised) < repeats(plain)
-
-
-# ---------------------------------------------------------------------------------------- several at once
 
 
 def turn(by: Speaker, slot: int, temperature: float = 0.8) -> list[list[int]]:
@@ -220,7 +205,6 @@ def test_how_many_codes_a_step_has_changes_none_of_them(temperature: float) -> N
     said = []
     for by.at_once in (1, 5, 7, 40):
         said.append(turn(by, 2, temperature))
-
     assert said == said[:1] * 4
     assert all(len(codes) == 25 for codes in said[0][1:3])
 
@@ -242,13 +226,11 @@ def test_codes_of_a_step_come_to_the_host_once() -> None:
 def test_a_step_that_was_not_taken_has_changed_nothing() -> None:
     by, undisturbed = speaker(), job(state(), 3)
     expected = run(speaker(), undisturbed)
-
     one = job(state(), 3)
     while not one.finished:
         by.forward([one])
         by.forward([one, job(state(1), 5)])
         by.step([one])
-
     assert one.codes == expected
     assert one.state.noise.drawn == undisturbed.state.noise.drawn
 
@@ -270,15 +252,11 @@ def test_a_unit_that_is_poisoned_in_the_middle_of_a_step_ends_there_and_alone() 
     jobs = [job(state(slot, seed=slot), 3, seed=slot) for slot in range(3)]
     by.step(jobs)
     by.step(jobs)
-
     assert [one.poisoned for one in jobs] == [False, True, False]
     assert jobs[1].codes == alone[1][:7]
     assert jobs[1].state.noise.drawn == 7
     for slot in (0, 2):
         assert run(by, jobs[slot]) == alone[slot]
-
-
-# ----------------------------------------------------------------------------------------- drawn, by scores
 
 
 def plainly(scores: list[float], said: list[int], uniform: float, top_k: int, penalty: float) -> int:
@@ -322,18 +300,13 @@ def test_codes_are_drawn_as_often_as_they_are_likely() -> None:
     by, count = speaker(top_k=6, repetition_penalty=1.0), 4000
     scores = torch.randn(tiny.CODES + 1, generator=torch.Generator().manual_seed(1)) * 2
     jobs = [job(state(seed=seed), 2, may_be_short=True) for seed in range(count)]
-
     draws = CodeDraws(by.head.config, jobs, 1, scores.device)
     draws.say(scores.repeat(count, 1))
-
     values, ids = scores.topk(6)
     found = Counter(code for (code,) in draws.said())
     expected = dict(zip(ids.tolist(), ((values / 0.8).softmax(0) * count).tolist(), strict=True))
     assert set(found) <= set(expected)
     assert sum((found[code] - often) ** 2 / often for code, often in expected.items()) < 26  # 1 in 10,000
-
-
-# ------------------------------------------------------------------------------------- one region of codes
 
 
 @pytest.fixture(params=["gathered", "flex"])
@@ -350,7 +323,6 @@ def regional(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.sample("gathered-0.8")
 def test_codes_of_a_region_are_those_of_single_steps(regional: Speaker, temperature: float) -> None:
     by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
-
     for slot in (2, 0, 3):
         assert turn(regional, slot, temperature) == turn(by, slot, temperature)
     assert set(regional._loops) == {(1, 24)}
@@ -362,9 +334,7 @@ def test_region_of_more_jobs_than_there_are_draws_the_same_for_each(regional: Sp
     by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
     wanted = [run(by, job(state(slot, slot), slot + 2, seed=slot)) for slot in range(3)]
     jobs = [job(state(slot, slot), slot + 2, seed=slot) for slot in range(3)]
-
     regional.step(jobs)
-
     assert [one.codes for one in jobs] == wanted
     assert set(regional._loops) == {(4, 24)}
 
@@ -374,9 +344,7 @@ def test_region_of_more_jobs_than_there_are_draws_the_same_for_each(regional: Sp
 def test_regions_are_made_at_the_start_for_each_number_of_jobs(regional: Speaker) -> None:
     regional.capture()
     made = set(regional._loops)
-
     regional.step([job(state(slot, slot), 3) for slot in range(3)])
-
     assert made == {(size, 24) for size in (1, 2, 4)}
     assert set(regional._loops) == made
 
@@ -387,9 +355,7 @@ def test_poisoned_job_of_a_region_ends_alone(regional: Speaker) -> None:
         pytest.skip("eagerly, FlexAttention multiplies what it masks by zero; kernels read own pages alone")
     sound, bad = job(state(0, 0), 3), job(state(1, 1), 3)
     bad.hidden = torch.full_like(bad.hidden, torch.nan)
-
     regional.step([sound, bad])
-
     assert bad.poisoned
     by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
     assert sound.codes == run(by, job(state(0, 0), 3))

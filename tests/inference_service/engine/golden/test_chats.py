@@ -58,7 +58,6 @@ def test_answer_is_the_recorded_one(case: dict[str, Any], penalty: float, record
     where = runtime(1)
     turn = chat(where, case, 0, penalty)
     run(where, [turn])
-
     assert turn.run.answer.tokens == case[recorded]
 
 
@@ -69,7 +68,6 @@ def test_prompt_and_the_scores_behind_it_are_the_recorded_ones(case: dict[str, A
     assert turn.queue.first is not None
     turn.queue.first.overrides = None
     run(where, [turn])
-
     fed, hidden = (torch.cat(rows) for rows in zip(*where.fed[0], strict=True))
     torch.testing.assert_close(fed, stored[f"{name}.inputs_embeds"], atol=HIDDEN_LIMIT, rtol=0)
     scores = where.scores(hidden[-1:])[0]
@@ -81,7 +79,6 @@ def test_tokens_of_a_prompt_are_counted_by_kind(case: dict[str, Any]) -> None:
     where = runtime(1)
     turn = chat(where, case, 0)
     run(where, [turn])
-
     (heard,) = [event for event in turn.events if isinstance(event, Prefilled)]
     pictures, clips = case["image_bound"][0], case["audio_bounds"][0]
     usage = heard.usage
@@ -94,7 +91,6 @@ def test_tokens_of_a_prompt_are_counted_by_kind(case: dict[str, Any]) -> None:
 def test_scores_of_each_token_of_an_answer_are_the_recorded_ones() -> None:
     where, stored = runtime(1), golden.tensors("chat")
     run(where, [chat(where, CASES[0], 0)])
-
     hidden = torch.cat([rows for _, rows in where.fed[0]])[CASES[0]["n_input"] - 1 :]
     scores = where.scores(hidden)
     expected = stored["text.step_scores_greedy"]

@@ -12,13 +12,7 @@ from inference_service.engine.batch import speech
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.families import minicpmo
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Finalized,
-    Finish,
-    Prefilled,
-)
+from inference_service.interface.engine import Done, End, Finalized, Finish, Prefilled
 from inference_service.interface.setups import DuplexSettings, Window, WindowMode
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import decide
@@ -120,7 +114,6 @@ def near(actual: Tensor, recorded: Tensor, limit: float) -> None:
 def test_conversation_is_the_recorded_one(name: str) -> None:
     visitor, where = enter(name)
     play([visitor], where)
-
     check(visitor)
 
 
@@ -129,9 +122,7 @@ def test_conversations_among_others_that_come_and_go_are_the_recorded_ones(seed:
     rng = random.Random(seed)
     where = runtime(4, quirks=True, limit=1024)
     coming = rng.sample([*ENTER.values()] * 3, 12)
-
     stayed = crowd(coming, where, 4, rng)
-
     assert len(stayed) >= 6
     for visitor in stayed:
         check(visitor)
@@ -141,7 +132,6 @@ def test_every_row_fed_and_its_hidden_state_are_the_recorded_ones() -> None:
     visitor, where = enter("duplex_script")
     play([visitor], where)
     where.settle([visitor.talk.context])
-
     stored = golden.tensors("duplex_script")
     fed = [torch.cat(rows) for rows in zip(*where.fed[0], strict=True)]
     near(fed[0], stored["feed.embeds"], HIDDEN_LIMIT)
@@ -154,7 +144,6 @@ def test_every_row_fed_and_its_hidden_state_are_the_recorded_ones() -> None:
 def test_context_behind_a_window_that_remembers_is_the_recorded_one() -> None:
     visitor, where = enter("window_context")
     play([visitor], where)
-
     stored, context = golden.tensors("window_context"), visitor.talk.context
     keys, values = where.language.cache.held(0, 0, context.length)
     # Positions of the recording are moved back at each drop, ours only grow.
@@ -214,14 +203,10 @@ def test_speech_is_drawn_from_the_recorded_probabilities(
     assert at == len(drawn) == len(scores)
 
 
-# ------------------------------------------------------------------------------ what the reference does wrong
-
-
 def test_speech_after_a_forced_listen_begins_on_a_clean_context() -> None:
     (repaired, where), (as_recorded, quirky) = enter("duplex_script", quirks=False), enter("duplex_script")
     play([repaired], where)
     play([as_recorded], quirky)
-
     codes = [[v.spoken[unit].job.codes for unit in (8, 11)] for v in (repaired, as_recorded)]  # type: ignore[union-attr]
     clean, stale = (golden.units("duplex_script"), golden.recording("duplex_script")["units"])
     assert codes[0] == [clean[unit]["speech"]["tokens"] for unit in (8, 11)]
@@ -232,7 +217,6 @@ def test_speech_after_a_forced_listen_begins_on_a_clean_context() -> None:
 def test_listen_behind_the_end_of_a_turn_loses_nothing_that_was_said() -> None:
     visitor, where = enter("duplex_script", quirks=False)
     play([visitor], where)
-
     ninth = visitor.spoken[9]
     assert (ninth.one(Done).end, ninth.one(Done).finish, ninth.text) == (End.TURN, Finish.EOS, "e")
     assert ninth.job is not None
@@ -242,7 +226,6 @@ def test_listen_behind_the_end_of_a_turn_loses_nothing_that_was_said() -> None:
 def test_natural_conversation_is_the_recorded_one_by_our_own_rules_too() -> None:
     visitor, where = enter("duplex_greedy", quirks=False)
     play([visitor], where)
-
     check(visitor)
 
 
@@ -251,7 +234,6 @@ def test_first_unit_may_show_pictures_alone() -> None:
     visitor, where = enter("duplex_script", quirks=False)
     visitor.recorded = [visitor.recorded[unit] for unit in (9, 1, 2)]
     play([visitor], where)
-
     assert [said.one(Prefilled).usage.input_audio_tokens for said in visitor.spoken] == [0, 10, 10]
     assert [said.one(Done).end for said in visitor.spoken] == [End.LISTEN, End.LISTEN, End.CHUNK]
 
@@ -262,9 +244,7 @@ def test_a_unit_never_decides_to_pause() -> None:
     forbidden = minicpmo.components(checkpoint(), None).forbidden
     scores = torch.zeros(768)
     scores[special.tts_pad] = 100.0
-
     sampler = TextSampler(special, torch.tensor(forbidden), Noise(0))
     decided = decide(sampler, scores, DuplexSettings(greedy=True))
-
     assert decided != special.tts_pad
     assert list(forbidden) == sorted(golden.recording("decode_rules")["forbidden_token_ids"])

@@ -132,9 +132,7 @@ def test_scripted_conversation_has_the_recorded_hidden_states_and_logits(seed: i
     model = golden.language_model()
     decoder = PackedDecoder(model.model, SLOTS, CAPACITY)
     session = Replay(decoder, 0, Window())
-
     replay([session], decoder, None if seed is None else random.Random(seed))
-
     hidden, logits = torch.cat(session.hidden), model.lm_head(torch.stack(session.pending))
     expected = golden.tensors("duplex_script")["feed.hidden"]
     torch.testing.assert_close(hidden, expected, atol=HIDDEN_LIMIT, rtol=0)
@@ -166,12 +164,8 @@ def test_sliding_window_drops_what_was_recorded_and_gives_the_recorded_logits(se
 
 def test_the_window_really_changes_the_logits() -> None:
     apart = (pending_logits("window_basic") - pending_logits("duplex_script")).abs().amax(1)
-
     assert apart[:5].max() <= LOGITS_LIMIT  # the first drop follows unit 4
     assert apart[5:].min() > 100 * LOGITS_LIMIT
-
-
-# --------------------------------------------------------------------------------------------- unit rules
 
 
 @pytest.mark.parametrize(("name", "force_listen_count"), [("duplex_script", 1), ("duplex_greedy", 0)])
@@ -226,9 +220,6 @@ def _outcome(unit: dict[str, Any]) -> dict[str, object]:
     }
 
 
-# ------------------------------------------------------------------------------------------------ speech
-
-
 def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() -> None:
     head = golden.speech_head()
     speaker = Speaker(head, 1, 512)
@@ -254,8 +245,6 @@ def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() 
     expected = {u["unit"]: u["speech"] for u in golden.units("duplex_script") if u["speech"]}
     assert spoken == {unit: speech["tokens"] for unit, speech in expected.items()}
 
-
-# ------------------------------------------------------------------------------------------- decode rules
 
 SETTINGS = DuplexSettings(text_repetition_penalty=1.05, length_penalty=1.1)
 CASES = {case["name"]: case for case in golden.recording("decode_rules")["cases"]}
@@ -283,7 +272,6 @@ def rewarded(name: str) -> Tensor:
 @pytest.mark.parametrize("name", [name for name in PLAIN if CASES[name]["params"]["mode"] == "greedy"])
 def test_scores_are_processed_as_recorded(name: str) -> None:
     processed = adjusted(logits_of(name), sampler_for(CASES[name]).draw(SETTINGS))
-
     expected = golden.tensors("decode_rules")[f"{name}.processed"].clone()
     differing = rewarded(name)
     assert torch.equal(processed[differing], torch.where(
@@ -340,10 +328,8 @@ def test_listening_is_scaled_where_the_reference_scales_the_end_of_a_message() -
     logits = logits_of("listen_scale_acts_on_im_end")
     special, half = golden.tokenizer().special, DuplexSettings(listen_prob_scale=0.5)
     case = CASES["listen_scale_acts_on_im_end"]
-
     ours, theirs = (adjusted(logits, sampler_for(case, quirks=quirks).draw(half)) for quirks in (False, True))
     plain = adjusted(logits, sampler_for(case).draw(DuplexSettings()))
-
     odds = ours.softmax(0)[special.listen] / plain.softmax(0)[special.listen]
     total = 1 - plain.softmax(0)[special.listen] / 2
     torch.testing.assert_close(odds * total, torch.tensor(0.5), atol=1e-6, rtol=0)
@@ -351,24 +337,17 @@ def test_listening_is_scaled_where_the_reference_scales_the_end_of_a_message() -
     assert theirs[special.im_end] == plain[special.im_end] * 0.5
 
 
-# --------------------------------------------------------------------------------------------- other rules
-
-
 def test_codes_said_before_become_less_likely_as_recorded() -> None:
     stored = golden.tensors("decode_rules")
     scores = stored["tts_rep.in"][None].clone()
-
     penalise_repeats(scores, stored["tts_rep.history"][None, -16:].long(), 1.05)
-
     torch.testing.assert_close(scores[0], stored["tts_rep.out"], atol=1e-6, rtol=0)
 
 
 def test_keys_are_moved_as_recorded() -> None:
     move, stored = golden.recording("rope")["single"], golden.tensors("rope")
     decoder = PackedDecoder(golden.language_model().model, 1, 1)
-
     moved = decoder.rotate(stored["keys_f32"][0], move["new_start"] - move["old_start"])
-
     torch.testing.assert_close(moved, stored["out_f32"][0], atol=HIDDEN_LIMIT, rtol=0)
 
 

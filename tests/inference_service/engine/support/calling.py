@@ -12,13 +12,7 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
-from inference_service.interface.engine import (
-    CallDelta,
-    Done,
-    Event,
-    Piece,
-    Prefilled,
-)
+from inference_service.interface.engine import CallDelta, Done, Event, Piece, Prefilled
 from inference_service.interface.setups import (
     NO_TOOLS,
     ChatMessage,

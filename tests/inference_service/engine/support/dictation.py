@@ -9,20 +9,8 @@ from numpy.typing import NDArray
 
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
-from inference_service.interface.engine import (
-    Done,
-    Event,
-    Failure,
-    Finalized,
-    Piece,
-    Prefilled,
-)
-from inference_service.interface.setups import (
-    Sampling,
-    StreamInput,
-    TranscribeSetup,
-    UnitOverrides,
-)
+from inference_service.interface.engine import Done, Event, Failure, Finalized, Piece, Prefilled
+from inference_service.interface.setups import Sampling, StreamInput, TranscribeSetup, UnitOverrides
 from inference_service.session.base.session import QueuedUnit, Session
 
 Sound = NDArray[np.float32]

@@ -25,12 +25,7 @@ from inference_service.interface.setups import (
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.vocoder import VocoderState
 from inference_service.session.base.session import QueuedUnit, Stage
-from inference_service.session.kinds.prompt import (
-    ChatPreprocessor,
-    Dialogue,
-    PictureRules,
-    Words,
-)
+from inference_service.session.kinds.prompt import ChatPreprocessor, Dialogue, PictureRules, Words
 from inference_service.session.kinds.speech_groups import SpeechGroups
 from inference_service.session.kinds.spoken_chat import SpokenChatSession
 from tests.inference_service.engine.support import decisions, tiny
@@ -107,8 +102,6 @@ class Exchange:
         assert isinstance(frame, list)
         return ids[4 : len(ids) - len(frame) + 4]
 
-    # ---------------------------------------------------------------- one step at a time
-
     def hear(
         self,
         text: str = "Hello",
@@ -178,8 +171,6 @@ class Exchange:
         self.turn.end_unit()
         self.turn.finalize()
         return self._collected()
-
-    # ----------------------------------------------------------------------- whole turns
 
     def answer(self, text: str, *, overrides: UnitOverrides | None = None) -> Said:
         """A whole silent turn in which the model says `text` and no more."""

@@ -12,15 +12,7 @@ from numpy.typing import NDArray
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
-from inference_service.interface.engine import (
-    Done,
-    Event,
-    Finalized,
-    ModelInfo,
-    Piece,
-    Prefilled,
-    UnitUsage,
-)
+from inference_service.interface.engine import Done, Event, Finalized, ModelInfo, Piece, Prefilled, UnitUsage
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,

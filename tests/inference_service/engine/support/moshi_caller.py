@@ -10,12 +10,7 @@ from torch import Tensor
 from inference_service.engine.tick import Tick
 from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
 from inference_service.families.moshi.session import FrameSession
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Event,
-    Piece,
-)
+from inference_service.interface.engine import Done, End, Event, Piece
 from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,

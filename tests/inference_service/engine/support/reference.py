@@ -35,12 +35,7 @@ from inference_service.interface.setups import (
 )
 from inference_service.models.token2wav.stream import StreamState
 from inference_service.session.base.session import QueuedUnit, Stage
-from inference_service.session.kinds.components import (
-    DuplexComponents,
-    Pcm,
-    SpeechCodes,
-    SpeechComponents,
-)
+from inference_service.session.kinds.components import DuplexComponents, Pcm, SpeechCodes, SpeechComponents
 from inference_service.session.kinds.duplex import DuplexRun, DuplexSession
 from tests.inference_service.engine.support import golden
 

@@ -15,20 +15,8 @@ from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
-from inference_service.interface.engine import (
-    Done,
-    Event,
-    Failure,
-    Finalized,
-    Piece,
-    Prefilled,
-)
-from inference_service.interface.setups import (
-    Sampling,
-    StreamInput,
-    TokensSetup,
-    UnitOverrides,
-)
+from inference_service.interface.engine import Done, Event, Failure, Finalized, Piece, Prefilled
+from inference_service.interface.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from inference_service.session.kinds.tokens import TokensSession
 
@@ -139,11 +127,7 @@ class Player:
         return self.sent
 
     def ask(
-        self,
-        overrides: UnitOverrides | None = None,
-        rejection: Failure | None = None,
-        *,
-        keep: bool = False,
+        self, overrides: UnitOverrides | None = None, rejection: Failure | None = None, *, keep: bool = False
     ) -> None:
         """The orders of the unit sent last."""
         queue = self.stream.queue

@@ -15,13 +15,7 @@ from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.families.antiphon_mini import MiniSenses
-from inference_service.interface.engine import (
-    Done,
-    Event,
-    Failure,
-    Finalized,
-    Piece,
-)
+from inference_service.interface.engine import Done, Event, Failure, Finalized, Piece
 from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
@@ -130,8 +124,6 @@ class Talk:
         self._forward([-1] * prompt, poisoned=poisoned)
         self.opening = self._collected().events
 
-    # ---------------------------------------------------------------- one step at a time
-
     def hear(
         self,
         audio_rows: int = UNIT_TOKENS,
@@ -213,8 +205,6 @@ class Talk:
             talk.context.advance(len(carried))
         talk.finalize()
         return self._collected()
-
-    # ----------------------------------------------------------------------- whole units
 
     def unit(
         self,

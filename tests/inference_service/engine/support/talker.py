@@ -9,20 +9,8 @@ from torch import Tensor
 
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Event,
-    Piece,
-    Rewound,
-)
-from inference_service.interface.setups import (
-    DuplexSetup,
-    StandaloneText,
-    UnitInput,
-    UnitOverrides,
-    Window,
-)
+from inference_service.interface.engine import Done, End, Event, Piece, Rewound
+from inference_service.interface.setups import DuplexSetup, StandaloneText, UnitInput, UnitOverrides, Window
 from inference_service.session.base.session import QueuedUnit, Stage
 from tests.inference_service.engine.support.guests import Sound
 from tests.inference_service.engine.test_crowd import runtime

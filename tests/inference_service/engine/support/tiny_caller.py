@@ -43,10 +43,7 @@ TEMPLATES = {
     "none": tiny_causal.TEMPLATE,
 }
 """How families show tools, calls and results."""
-_MARKS = {
-    "llama": [AddedToken("<|python_tag|>", special=True)],
-    "none": [],
-}
+_MARKS = {"llama": [AddedToken("<|python_tag|>", special=True)], "none": []}
 _WORDS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 
 

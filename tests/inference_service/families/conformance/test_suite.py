@@ -17,20 +17,8 @@ from inference_service.errors import ConfigurationError
 from inference_service.families import table
 from inference_service.families.family import DTYPE, Build
 from inference_service.families.warmup import warm_up
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Piece,
-    Prefilled,
-)
-from inference_service.interface.setups import (
-    DuplexSetup,
-    Mode,
-    UnitInput,
-    UnitOverrides,
-    Window,
-    WindowMode,
-)
+from inference_service.interface.engine import Done, End, Piece, Prefilled
+from inference_service.interface.setups import DuplexSetup, Mode, UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.options import DTYPES
 from inference_service.session.base.session import Stage
 from tests.inference_service.device.meter import Meter
@@ -86,7 +74,6 @@ def test_session_is_told_in_a_crowd_what_it_is_told_alone(
     with monkeypatch.context() as patched:
         patched.setattr(runtime, "by_rows", by_rows)
         play(runtime, list(crowd), random.Random(1), list(range(SLOTS)))
-
     for guest, own in zip(crowd, alone(runtime, 1, 6), strict=True):
         if not guest.passing:
             require_same(guest, own)
@@ -137,7 +124,6 @@ def test_poisoned_session_fails_alone_and_its_slot_is_clean(
 
 def test_nothing_is_left_of_sessions_that_have_gone(runtime: Runtime) -> None:
     play(runtime, guests(runtime.info, 3, 6), random.Random(3), list(range(SLOTS)))
-
     assert all(is_clean(decoder.cache) for decoder in runtime.decoders)
 
 

@@ -70,12 +70,8 @@ def recorded_stream() -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.concatenate([second(unit["chunk"]) for unit in UNITS])
 
 
-# ------------------------------------------------------------------------------------------------ as recorded
-
-
 def test_recorded_stream_is_heard_alike(ear: Ear) -> None:
     embeds = alone(ear, recorded_stream())
-
     assert len(embeds) == len(UNITS) == 34
     for unit, heard in enumerate(embeds):
         assert golden.close_to(heard, recorded(f"stream.embeds.{unit:02}"), LIMIT), unit
@@ -110,23 +106,16 @@ def test_recorded_encoder_states_and_cache_are_reproduced(ear: Ear) -> None:
 
 def test_recorded_reference_and_clips_are_heard_alike_in_one_padded_batch(ear: Ear) -> None:
     ref = wave("ref_wave_i16")
-
     heard = ear.encode_clips([clip(ref), clip(ref[:32_000]), clip(wave()[:48_000])])
-
     for embeds, name in zip(heard, ("ref.embeds", "batch2.embeds_0", "batch2.embeds_1"), strict=True):
         assert golden.close_to(embeds, recorded(name), LIMIT), name
 
 
 def test_without_blocks_a_clip_hears_all_of_itself(ear: Ear) -> None:
     open_ear = Ear(replace(ear.config, block=1500), ear.encoder, ear.projection)
-
     (heard,) = open_ear.encode_clips([clip(wave("ref_wave_i16"))])
-
     assert golden.close_to(heard, recorded("ref.embeds_full_attention"), LIMIT)
     assert not golden.close_to(heard, recorded("ref.embeds"), 1e-2)
-
-
-# ------------------------------------------------------------------------------------------------- in company
 
 
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
@@ -176,9 +165,7 @@ def test_a_clip_in_a_padded_batch_is_heard_as_alone(ear: Ear) -> None:
     """Odd lengths too, where the reference's padding reaches into the end of a shorter clip."""
     lengths = [1, 1_999, 16_001, 37_999, 48_000, 100_159, 480_000, 480_001, 700_000, 25_120]
     clips = [clip(random_loudness(i, 44)[:length]) for i, length in enumerate(lengths)]
-
     together = ear.encode_clips(clips)
-
     for own, embeds in zip(clips, together, strict=True):
         assert embeds.shape == (sum(ear.clip_tokens(mel.shape[1]) for mel in own), HIDDEN)
         assert golden.close_to(embeds, ear.encode_clips([own])[0], LIMIT)
@@ -188,18 +175,13 @@ def test_no_clips_are_no_work(ear: Ear) -> None:
     assert ear.encode_clips([]) == []
 
 
-# -------------------------------------------------------------------------------------------------- the state
-
-
 def test_a_state_takes_the_same_memory_from_begin_to_end(ear: Ear) -> None:
     listener = Listener(ear, random_loudness(0, 65))
     size = listener.state.nbytes
-
     lengths = []
     while listen(ear, [listener]):
         lengths.append(listener.state.length)
         assert listener.state.nbytes == size
-
     assert max(lengths) == CAPACITY
     assert lengths == [50 * (unit % 29 + 1) for unit in range(65)]
     config = ear.config
@@ -212,7 +194,6 @@ def test_what_a_stream_heard_before_its_state_is_never_heard(ear: Ear) -> None:
     clean, dirty = ear.initial_state(), ear.initial_state()
     dirty.cache.fill_(torch.nan)
     clean.cache.zero_()
-
     assert torch.equal(ear.encode([mel], [clean])[0][0], ear.encode([mel], [dirty])[0][0])
 
 
@@ -220,9 +201,7 @@ def test_what_comes_next_leaves_the_given_state_as_it_was(ear: Ear) -> None:
     mel = StreamingMel()
     _, (first,) = ear.encode([torch.from_numpy(mel.feed(second(0)))], [ear.initial_state()])
     kept = first.cache[..., : first.length, :].clone()
-
     ear.encode([torch.from_numpy(mel.feed(second(1)))], [first])
-
     assert first.length == 50
     assert torch.equal(first.cache[..., : first.length, :], kept)
 
@@ -231,7 +210,6 @@ def test_clip_goes_up_without_the_host_waiting_for_it(ear: Ear, monkeypatch: pyt
     mels = [torch.zeros(80, 300), torch.zeros(80, 170)]
     with torch.inference_mode(), Meter(monkeypatch) as meter:
         ear.encode_clips([mels])
-
     assert meter.others == {}
     assert (meter.uploads, meter.downloads) == (2, 0)
 
@@ -239,11 +217,9 @@ def test_clip_goes_up_without_the_host_waiting_for_it(ear: Ear, monkeypatch: pyt
 def test_bfloat16_is_near_float32(ear: Ear, small: MiniCPMOCheckpoint) -> None:
     """The recorded runs differ by one percent of their size."""
     listener, exact = Listener(small.model.ear, recorded_stream()), alone(ear, recorded_stream())
-
     assert listener.state.nbytes == ear.initial_state().nbytes // 2
     while listen(small.model.ear, [listener]):
         pass
-
     for heard, wanted in zip(listener.heard, exact, strict=True):
         assert heard.dtype == torch.bfloat16
         assert (heard.float() - wanted).norm() < 0.03 * wanted.norm()
@@ -253,14 +229,9 @@ def test_the_first_unit_alone_is_shorter(ear: Ear) -> None:
     """102 frames at first and 104 later: whichever they bring, they share a batch."""
     early, late = Listener(ear, recorded_stream()), Listener(ear, recorded_stream())
     listen(ear, [late])
-
     listen(ear, [early, late])
-
     assert golden.close_to(early.heard[0], recorded("stream.embeds.00"), LIMIT)
     assert golden.close_to(late.heard[1], recorded("stream.embeds.01"), LIMIT)
-
-
-# -------------------------------------------------------------------------------------------------- captured
 
 
 @pytest.fixture
@@ -305,10 +276,8 @@ def test_streams_beyond_the_captured_places_are_heard_by_themselves(ear: Ear, ca
     pcm = recorded_stream()[: 2 * 16_000]
     listeners = [Listener(captured, pcm) for _ in range(6)]
     assert [it.state.place is None for it in listeners] == [False] * 5 + [True]
-
     for _ in range(2):
         listen(captured, listeners)
-
     for listener in listeners:
         for heard, wanted in zip(listener.heard, alone(ear, pcm), strict=True):
             assert golden.close_to(heard, wanted, LIMIT)

@@ -63,9 +63,6 @@ def changing(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> str
     return refusal(folder)
 
 
-# ------------------------------------------------------------------------------------------ every tensor once
-
-
 def test_published_names_are_the_names_of_the_modules(loaded: MiniCPMOCheckpoint) -> None:
     assert set(loaded.model.state_dict()) == set(stored()) - IGNORED - set(NORM) | {HEAD}
 
@@ -78,9 +75,7 @@ def test_every_tensor_is_in_its_place(loaded: MiniCPMOCheckpoint) -> None:
 
 def test_the_weight_norm_of_the_code_head_is_folded(loaded: MiniCPMOCheckpoint) -> None:
     length, direction = (stored()[name] for name in NORM)
-
     head = loaded.model.state_dict()[HEAD]
-
     assert torch.allclose(head.norm(dim=1, keepdim=True), length.abs(), rtol=1e-6)
     assert torch.allclose(torch.nn.functional.cosine_similarity(head, direction), torch.ones(()), atol=1e-6)
 
@@ -88,7 +83,6 @@ def test_the_weight_norm_of_the_code_head_is_folded(loaded: MiniCPMOCheckpoint) 
 def test_positions_of_the_ear_are_loaded_and_not_computed(loaded: MiniCPMOCheckpoint) -> None:
     """The recorded ones are sinusoids with noise."""
     table = loaded.model.apm.embed_positions.weight
-
     assert torch.equal(table, stored()["apm.embed_positions.weight"])
     half = table.shape[1] // 2
     assert not torch.allclose(table[:, :half] ** 2 + table[:, half:] ** 2, torch.ones(()), atol=1e-3)
@@ -104,9 +98,7 @@ def test_the_language_model_answers_as_recorded(loaded: MiniCPMOCheckpoint) -> N
     """Its rotations too, which no checkpoint stores: a recorded chat is answered greedily."""
     case = next(case for case in golden.recording("chat")["cases"] if case["name"].startswith("text"))
     embeds = golden.tensors("chat")[f"{case['name']}.inputs_embeds"].reshape(1, -1, 256)
-
     logits = loaded.model.llm(inputs_embeds=embeds).logits[0, -1]
-
     expected = golden.tensors("chat")[f"{case['name']}.last_logits"].flatten()
     assert golden.close_to(logits, expected, 1e-4)
 
@@ -114,7 +106,6 @@ def test_the_language_model_answers_as_recorded(loaded: MiniCPMOCheckpoint) -> N
 @pytest.mark.parametrize("shards", [0, 1, 5])
 def test_shards_and_one_file_are_the_same(tmp_path: Path, loaded: MiniCPMOCheckpoint, shards: int) -> None:
     folder = published.write(tmp_path, shards=shards)
-
     assert len(weight_files(folder)) == max(1, shards)
     other = loaded_from(folder).model.state_dict()
     for name, tensor in loaded.model.state_dict().items():
@@ -123,7 +114,6 @@ def test_shards_and_one_file_are_the_same(tmp_path: Path, loaded: MiniCPMOCheckp
 
 def test_bfloat16_is_for_weights_alone(folder: Path, loaded: MiniCPMOCheckpoint) -> None:
     model = loaded_from(folder, torch.bfloat16).model
-
     assert {it.dtype for it in model.parameters()} == {torch.bfloat16}
     assert {it.dtype for it in model.buffers()} == {torch.float32}, "rotations are computed in float32"
     expected = loaded.model.state_dict()[HEAD].to(torch.bfloat16)
@@ -132,9 +122,7 @@ def test_bfloat16_is_for_weights_alone(folder: Path, loaded: MiniCPMOCheckpoint)
 
 def test_weights_stored_in_bfloat16_become_what_is_asked_for(folder: Path) -> None:
     published.change_weights(folder, lambda t: t.update({k: v.to(torch.bfloat16) for k, v in t.items()}))
-
     model = loaded_from(folder).model
-
     assert {it.dtype for it in model.parameters()} == {torch.float32}
     name = "llm.lm_head.weight"
     assert torch.equal(model.state_dict()[name], stored()[name].to(torch.bfloat16).float())
@@ -142,14 +130,12 @@ def test_weights_stored_in_bfloat16_become_what_is_asked_for(folder: Path) -> No
 
 def test_without_speech_there_is_no_speech_head(folder: Path) -> None:
     checkpoint = loaded_from(folder, speech=False)
-
     assert checkpoint.model.tts is None
     assert not [name for name in checkpoint.model.state_dict() if name.startswith("tts.")]
 
 
 def test_without_speech_its_weights_may_be_missing(folder: Path) -> None:
     published.change_weights(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith("tts.")])
-
     assert loaded_from(folder, speech=False).model.tts is None
     assert "tts.emb_text.weight" in refusal(folder)
 
@@ -158,38 +144,30 @@ def test_unused_tensors_may_have_any_shape(folder: Path) -> None:
     """A full checkpoint has 32,000 rows where the recorded one was cut to 16."""
     rows = {"tts.model.embed_tokens.weight": torch.zeros(32_000, 64)}
     published.change_weights(folder, lambda t: t.update(rows))
-
     assert loaded_from(folder).model.tts is not None
 
 
 def test_unused_tensors_may_be_missing(folder: Path) -> None:
     published.change_weights(folder, lambda t: [t.pop(name) for name in IGNORED])
-
     assert loaded_from(folder).model.tts is not None
 
 
 def test_the_name_is_the_folder_s_and_bad_ids_the_tokenizer_s(folder: Path) -> None:
     checkpoint = loaded_from(folder)
-
     assert checkpoint.name == "MiniCPM-o-4_5"
     assert len(checkpoint.bad_token_ids) == 160
     assert max(checkpoint.bad_token_ids) < 639
     assert checkpoint.tokenizer.chat_template is not None
 
 
-# -------------------------------------------------------------------------------------------- what is refused
-
-
 def test_missing_tensors_are_listed(folder: Path) -> None:
     message = changing(folder, lambda t: [t.pop(name) for name in ("vpm.post_layernorm.bias", NORM[0])])
-
     assert f"lack 2 tensors that the model needs (vpm.post_layernorm.bias, {HEAD})" in message
     assert str(folder) in message
 
 
 def test_of_many_missing_tensors_the_first_are_listed(folder: Path) -> None:
     message = changing(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith("apm.")])
-
     assert "apm.conv1.weight" in message
     assert message.count("apm.") == 8
     assert "and 29 more)" in message
@@ -198,20 +176,17 @@ def test_of_many_missing_tensors_the_first_are_listed(folder: Path) -> None:
 def test_left_over_tensors_are_listed(folder: Path) -> None:
     extra = {"apm.layers.2.fc1.weight": torch.zeros(1), "tts.strange": torch.zeros(1)}
     message = changing(folder, lambda t: t.update(extra))
-
     assert "have 2 that it has no place for (apm.layers.2.fc1.weight, tts.strange)" in message
 
 
 def test_missing_and_left_over_are_told_together(folder: Path) -> None:
     message = changing(folder, lambda t: t.update({"resampler.question": t.pop("resampler.query")}))
-
     assert "(resampler.query) and have 1 that it has no place for (resampler.question)" in message
 
 
 @pytest.mark.parametrize("name", ["apm.conv1.weight", "llm.model.norm.weight", "resampler.proj"])
 def test_a_wrong_shape_is_told_with_both(folder: Path, name: str) -> None:
     message = changing(folder, lambda t: t.update({name: torch.zeros(3, 5)}))
-
     assert f"{name} is [3, 5] and not {list(stored()[name].shape)}" in message
 
 
@@ -224,13 +199,11 @@ def test_a_wrong_weight_norm_is_refused(folder: Path) -> None:
 )
 def test_an_absent_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
-
     assert refusal(folder) == f"{folder} lacks {name}. Download the whole checkpoint into it."
 
 
 def test_a_shard_that_is_not_there_is_named(folder: Path) -> None:
     (folder / "model-00002-of-00003.safetensors").unlink()
-
     assert "lacks 1 of the 3 files of model.safetensors.index.json (model-00002-of-00003.saf" in refusal(
         folder
     )
@@ -239,7 +212,6 @@ def test_a_shard_that_is_not_there_is_named(folder: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"no safetensors", bytes(64)])
 def test_a_damaged_shard_is_named(folder: Path, content: bytes) -> None:
     (folder / "model-00002-of-00003.safetensors").write_bytes(content)
-
     message = refusal(folder)
     assert "model-00002-of-00003.safetensors is not a readable safetensors file. Download it again" in message
 
@@ -247,7 +219,6 @@ def test_a_damaged_shard_is_named(folder: Path, content: bytes) -> None:
 def test_a_shard_that_was_cut_short_is_named(folder: Path) -> None:
     path = folder / "model-00003-of-00003.safetensors"
     path.write_bytes(path.read_bytes()[:-1000])
-
     assert "model-00003-of-00003.safetensors is not a readable safetensors file" in refusal(folder)
 
 
@@ -256,21 +227,18 @@ def test_a_shard_that_was_cut_short_is_named(folder: Path) -> None:
 )
 def test_an_index_that_leads_elsewhere_is_refused(folder: Path, place: str) -> None:
     published.change_json(folder / INDEX, lambda raw: raw["weight_map"].update({"llm.lm_head.weight": place}))
-
     assert f"names {place!r}, which is no *.safetensors beside it" in refusal(folder)
 
 
 @pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}])
 def test_an_index_of_nothing_is_refused(folder: Path, index: dict[str, Any]) -> None:
     (folder / INDEX).write_text(json.dumps(index))
-
     assert "must hold a weight_map of tensors to file names" in refusal(folder)
 
 
 def test_a_folder_without_weights_says_what_to_do(folder: Path) -> None:
     for path in [*folder.glob("*.safetensors"), folder / INDEX]:
         path.unlink()
-
     assert refusal(folder) == (
         f"{folder} has neither {WHOLE} nor {INDEX}. Download the checkpoint's safetensors files into it."
     )
@@ -291,9 +259,7 @@ def test_pickled_weights_are_refused_and_never_read(folder: Path, name: str) -> 
     for path in [*folder.glob("*.safetensors"), folder / INDEX]:
         path.unlink()
     (folder / name).write_bytes(pickle.dumps(Trap(folder / "was_unpickled")))
-
     message = refusal(folder)
-
     assert f"has its weights as pickles only ({name}), which can run any code and are not read" in message
     assert "Download the checkpoint's safetensors files, or write them with safetensors.torch" in message
     assert not (folder / "was_unpickled").exists()
@@ -301,7 +267,6 @@ def test_pickled_weights_are_refused_and_never_read(folder: Path, name: str) -> 
 
 def test_pickles_beside_safetensors_are_left_alone(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(folder / "was_unpickled")))
-
     assert loaded_from(folder).model.tts is not None
     assert not (folder / "was_unpickled").exists()
 
@@ -309,9 +274,7 @@ def test_pickles_beside_safetensors_are_left_alone(folder: Path) -> None:
 def test_code_of_the_folder_is_never_run(folder: Path) -> None:
     assert "auto_map" in json.loads((folder / "config.json").read_text())
     modules = set(sys.modules)
-
     loaded_from(folder)
-
     assert not (folder / "code_was_run").exists()
     assert not [
         name for name in set(sys.modules) - modules if "minicpmo" in name or "transformers_modules" in name
@@ -320,31 +283,24 @@ def test_code_of_the_folder_is_never_run(folder: Path) -> None:
 
 def test_another_model_is_refused(folder: Path) -> None:
     published.change_json(folder / "config.json", lambda raw: raw.update(model_type="minicpmv"))
-
     assert "model_type must be 'minicpmo', not 'minicpmv'" in refusal(folder)
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(folder: Path) -> None:
     published.change_json(folder / "config.json", lambda raw: raw.update(vocab_size=700))
-
     assert refusal(folder) == "tokenizer.json has 745 tokens; config.json's vocab_size is only 700."
 
 
 @pytest.mark.parametrize("ids", ["all", [-1], [768], [1.5], [[1]]])
 def test_bad_ids_that_are_none_are_refused(folder: Path, ids: object) -> None:
     published.change_json(folder / "tokenizer_config.json", lambda raw: raw.update(bad_token_ids=ids))
-
     assert "bad_token_ids must be a list of ids from 0 to 767" in refusal(folder)
 
 
 def test_the_configuration_is_read_without_weights(folder: Path) -> None:
     for path in folder.glob("*.safetensors"):
         path.unlink()
-
     assert read_minicpmo(folder).language.hidden_size == 256
-
-
-# --------------------------------------------------------------------------------------------------- progress
 
 
 class Terminal(io.StringIO):
@@ -355,9 +311,7 @@ class Terminal(io.StringIO):
 def test_progress_is_shown_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-
     loaded_from(folder)
-
     shown = terminal.getvalue()
     assert "weights" in shown
     size = sum(tensor.nbytes for path in weight_files(folder) for tensor in load_file(path).values())
@@ -367,5 +321,4 @@ def test_progress_is_shown_on_a_terminal(folder: Path, monkeypatch: pytest.Monke
 
 def test_no_progress_is_shown_elsewhere(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     loaded_from(folder)
-
     assert capfd.readouterr().err == ""

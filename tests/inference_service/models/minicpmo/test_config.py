@@ -80,7 +80,6 @@ def test_a_clip_without_chunks_hears_all_of_itself() -> None:
 
 def test_slices_follow_the_preprocessor_and_else_the_config() -> None:
     preprocessor = raw("preprocessor_config.json") | {"scale_resolution": 448, "max_slice_nums": 4}
-
     assert parsed(None, preprocessor).vision.resolution == 448
     assert parsed(None, preprocessor).vision.max_slices == 4
     del preprocessor["scale_resolution"]
@@ -134,7 +133,6 @@ def test_another_architecture_is_refused(path: str, value: object, message: str)
     config = changed(path, value)
     if path == "hidden_size":
         config["tts_config"]["llm_dim"] = value
-
     assert message in refusal(config)
 
 
@@ -164,7 +162,6 @@ def test_a_missing_field_is_named(path: str) -> None:
 @pytest.mark.parametrize("value", ["32", 0, -1, 2.5, True, [32]])
 def test_a_size_is_a_whole_number(value: object) -> None:
     message = refusal(changed("audio_config.d_model", value))
-
     assert message == (
         f"config.json: audio_config.d_model must be a whole number of at least 1, not {value!r}."
     )

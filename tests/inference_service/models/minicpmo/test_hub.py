@@ -43,15 +43,12 @@ def ask(program: str, name: str, home: Path, **variables: str) -> subprocess.Com
 
 
 @pytest.mark.parametrize(
-    ("program", "variables"),
-    [(FIND, {}), (FETCH, {"HF_HUB_OFFLINE": "1"})],
-    ids=["unreachable", "offline"],
+    ("program", "variables"), [(FIND, {}), (FETCH, {"HF_HUB_OFFLINE": "1"})], ids=["unreachable", "offline"]
 )
 def test_without_a_hub_the_error_says_what_to_do(
     tmp_path: Path, program: str, variables: dict[str, str]
 ) -> None:
     done = ask(program, "openbmb/MiniCPM-o-4_5", tmp_path, **variables)
-
     assert done.returncode != 0
     assert done.stderr.strip().splitlines()[-1] == (
         "inference_service.models.errors.CheckpointError: 'openbmb/MiniCPM-o-4_5' is no folder here, and the "
@@ -78,7 +75,6 @@ def test_a_name_that_the_hub_does_not_have_is_refused(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         done = ask(FETCH, "nobody/nothing", tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
-
     assert "'nobody/nothing' is no folder here, and the Hugging Face hub refuses it (404)." in done.stderr
 
 
@@ -88,16 +84,13 @@ def test_what_was_downloaded_before_is_found_without_a_hub(tmp_path: Path) -> No
     snapshot = published.write(cached / "snapshots/0123456789abcdef0123456789abcdef01234567")
     (cached / "refs").mkdir()
     (cached / "refs/main").write_text(snapshot.name)
-
     done = ask(FETCH, "openbmb/MiniCPM-o-4_5", tmp_path)
-
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()) == snapshot
 
 
 def test_a_downloaded_model_has_its_name_on_the_hub(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--openbmb--MiniCPM-o-4_5/snapshots/0123456789abcdef"
-
     assert hub.model_name(snapshot) == "MiniCPM-o-4_5"
     assert hub.model_name(tmp_path / "MiniCPM-o-4_5") == "MiniCPM-o-4_5"
 
@@ -105,5 +98,4 @@ def test_a_downloaded_model_has_its_name_on_the_hub(tmp_path: Path) -> None:
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published.write(tmp_path / "openbmb/MiniCPM-o-4_5")
     monkeypatch.chdir(tmp_path)
-
     assert find("openbmb/MiniCPM-o-4_5") == Path("openbmb/MiniCPM-o-4_5")

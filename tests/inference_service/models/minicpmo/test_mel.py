@@ -109,7 +109,6 @@ def test_a_click_where_the_buffer_is_cut_is_heard_mirrored() -> None:
     pcm[10 * RATE_HZ - 560 + 30] = 1.0
     pcm[-RATE_HZ:] = 1e-3 * np.random.default_rng(0).uniform(-1, 1, RATE_HZ)
     mel = StreamingMel()
-
     for unit, expected in enumerate(whole_buffer(pcm)):
         frames = mel.feed(pcm[unit * RATE_HZ : (unit + 1) * RATE_HZ])
         np.testing.assert_allclose(frames, expected, rtol=0, atol=1e-6, err_msg=f"unit {unit}")
@@ -123,7 +122,6 @@ def test_an_hour_takes_no_more_memory_than_a_minute() -> None:
     for unit in range(3600):
         assert mel.feed(seconds[unit % 10]).shape[1] == (104 if unit else 102)
         sizes.append(mel.nbytes)
-
     assert max(sizes) == max(sizes[:60]) < 2 * FLOAT_BYTES * LONGEST
     assert sizes[-10:] == sizes[50:60]
 
@@ -134,11 +132,9 @@ def test_sound_that_is_none_spoils_its_own_unit_only(bad: float) -> None:
     spoilt, silent = pcm.copy(), pcm.copy()
     spoilt[6, 8000:], silent[6, 8000:] = bad, 0.0
     mel, other = StreamingMel(), StreamingMel()
-
     frames, expected = (
         [stream.feed(unit) for unit in units] for stream, units in ((mel, spoilt), (other, silent))
     )
-
     assert not np.isfinite(frames[6]).all()
     assert all(np.array_equal(frames[i], expected[i]) for i in range(12) if i != 6)
 
@@ -150,7 +146,6 @@ def test_given_sound_is_left_alone() -> None:
     pcm[:] = 1.0
     other = StreamingMel()
     other.feed(second(0))
-
     assert np.array_equal(mel.feed(second(1)), other.feed(second(1)))
 
 
@@ -162,7 +157,6 @@ def test_a_unit_of_another_length_is_refused(shape: tuple[int, ...]) -> None:
 
 def test_recorded_reference_is_reproduced() -> None:
     (mel,) = clip_mels(wave("ref_wave_i16"))
-
     assert mel.shape[1] == golden.recording("audio")["ref_mel_len"]
     np.testing.assert_allclose(mel, golden.tensors("audio")["ref.mel"], rtol=0, atol=LIMIT)
 
@@ -173,23 +167,19 @@ def test_a_clip_is_normalised_for_itself_whatever_streams_heard() -> None:
     (before,) = clip_mels(pcm)
     StreamingMel().feed(second(0))
     (after,) = clip_mels(pcm)
-
     assert np.array_equal(before, after)
     assert np.isclose(before.min(), before.max() - 2.0), "at most 80 dB below its loudest, and no fixed floor"
 
 
 def test_long_clips_come_in_pieces_of_thirty_seconds() -> None:
     pcm = random_loudness(1, 61)
-
     pieces = clip_mels(pcm)
-
     assert [piece.shape for piece in pieces] == [(BANDS, 3000), (BANDS, 3000), (BANDS, 100)]
     assert np.array_equal(pieces[1], clip_mels(pcm[LONGEST : 2 * LONGEST])[0])
 
 
 def test_short_clips_are_filled_up_with_silence() -> None:
     (mel,) = clip_mels(np.ones(10, np.float32))
-
     assert mel.shape == (BANDS, SHORTEST // HOP)
     (longer,) = clip_mels(np.concatenate([np.ones(10, np.float32), np.zeros(SHORTEST - 10, np.float32)]))
     assert np.array_equal(mel, longer)

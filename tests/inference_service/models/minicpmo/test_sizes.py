@@ -37,7 +37,6 @@ def test_session_state_is_that_which_is_allocated(loaded: MiniCPMOCheckpoint) ->
     found = sizes(
         loaded.config, torch.float32, context_entries=slot_rows(300), speech_entries=slot_rows(70)
     ).session
-
     model = loaded.model
     caches = {
         "context": PackedDecoder(model.llm.model, 1, 300).cache,
@@ -52,14 +51,12 @@ def test_bfloat16_takes_half(loaded: MiniCPMOCheckpoint) -> None:
         sizes(loaded.config, dtype, context_entries=300, speech_entries=70)
         for dtype in (torch.float32, torch.bfloat16)
     )
-
     assert {part: 2 * size for part, size in half.weights.items()} == whole.weights
     assert {kind: 2 * size for kind, size in half.session.items()} == whole.session
 
 
 def test_without_speech_there_is_no_speech_head(loaded: MiniCPMOCheckpoint) -> None:
     found = sizes(loaded.config, torch.float32, context_entries=1, speech_entries=1, speech=False)
-
     assert "speech head" not in found.weights
     assert "speech head" not in found.session
 

@@ -37,7 +37,6 @@ def test_there_are_48_recorded_rules_and_five_pictures() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule['w']}x{rule['h']}-{rule['max_slice_nums']}")
 def test_recorded_rule(rule: dict[str, Any]) -> None:
     plan = cut((rule["w"], rule["h"]), rule["max_slice_nums"], 448)
-
     assert list(plan.overview) == rule["source_wh"]
     assert (list(plan.grid) if plan.grid else None) == rule["grid"]
     assert (list(plan.slice) if plan.slice else None) == rule["slice_wh"]
@@ -71,9 +70,7 @@ def test_patches_are_the_picture() -> None:
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (3 * PATCH, 5 * PATCH, 3), np.uint8)
     side = int(np.ceil(np.sqrt(3 * 5) * PATCH))
-
     (found,), grid = slice_image(image, 1, side)
-
     assert grid is None
     assert (found.rows, found.columns, found.pixels.dtype) == (3, 5, torch.uint8)
     rows = found.pixels.reshape(3, 5, 3, PATCH, PATCH).permute(0, 3, 1, 4, 2)
@@ -90,7 +87,6 @@ def test_no_picture_becomes_more_than_it_may(width: int, height: int, most: int)
     if width * height > MAX_PIXELS or max(width, height) > MAX_RATIO * min(width, height):
         return
     plan = cut((width, height), most, 448)
-
     details = plan.grid[0] * plan.grid[1] if plan.grid else 0
     assert details <= most
     for size in (plan.overview, plan.slice or plan.overview):
@@ -102,7 +98,6 @@ def test_no_picture_becomes_more_than_it_may(width: int, height: int, most: int)
 @pytest.mark.parametrize("most", [1, 9])
 def test_extreme_pictures_are_cut_up(size: tuple[int, int], most: int) -> None:
     found, grid = slice_image(np.zeros((size[1], size[0], 3), np.uint8), most, 448)
-
     assert len(found) == 1 + (grid[0] * grid[1] if grid else 0)
     for patches in found:
         assert patches.pixels.shape == (patches.rows * patches.columns, 3, PATCH, PATCH)

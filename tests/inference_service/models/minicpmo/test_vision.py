@@ -34,10 +34,8 @@ def stranger(seed: int) -> list[Patches]:
 def test_recorded_picture_is_seen_alike(eye: Eye, case: dict[str, Any]) -> None:
     found, _ = slices_of(case)
     name, stored = case["name"], golden.tensors("vision")
-
     states, present = eye.encoder(found)
     embeds = torch.stack(eye.see(found))
-
     expected = stored[f"{name}.encoder_out"]
     slices, patches = expected.shape[:2]
     there = present[:slices, :patches, None]
@@ -67,7 +65,6 @@ def test_recorded_pictures_are_seen_alike_among_others(eye: Eye, seed: int) -> N
 
 def test_a_slice_is_seen_alone_as_in_a_batch(eye: Eye) -> None:
     slices = [it for i in range(6) for it in stranger(i)]
-
     for own, embeds in zip(slices, eye.see(slices), strict=True):
         assert golden.close_to(eye.see([own])[0], embeds, LIMIT)
 
@@ -78,10 +75,8 @@ def test_so_many_slices_are_encoded_at_once_and_no_more(loaded: MiniCPMOCheckpoi
     eye = Eye(config, loaded.model.vpm, loaded.model.resampler)
     hook = eye.encoder.register_forward_hook(lambda module, given, out: sizes.append(len(given[0])))
     slices = (stranger(1) * 9)[:9]
-
     seen = eye.see(slices)
     hook.remove()
-
     assert (len(seen), sizes) == (9, [4, 4, 1])
 
 
@@ -91,7 +86,6 @@ def test_nothing_is_seen_of_no_picture(eye: Eye) -> None:
 
 def test_lines_of_patches_are_the_recorded_ones() -> None:
     table = golden.tensors("vision")["position_bucket_table"]
-
     for count in range(1, GRID + 1):
         assert buckets(count).tolist() == table[count, :count].tolist(), count
         assert (table[count, count:] == -1).all()
@@ -100,7 +94,6 @@ def test_lines_of_patches_are_the_recorded_ones() -> None:
 @pytest.mark.parametrize("count", [71, 100, 143, 1000])
 def test_more_patches_than_lines_share_them(count: int) -> None:
     lines = buckets(count)
-
     assert len(lines) == count
     assert (lines[0], lines[-1]) == (0, GRID - 1)
     assert set(np.diff(lines).tolist()) == {0, 1}
@@ -108,7 +101,6 @@ def test_more_patches_than_lines_share_them(count: int) -> None:
 
 def test_recorded_positions_of_the_resampler_are_reproduced() -> None:
     expected = golden.tensors("vision")["resampler_pos_embed_4x5"]
-
     positions = grid_positions(4, 5, HIDDEN, torch.device("cpu"))
     assert golden.close_to(positions.view(4, 5, HIDDEN), expected, 1e-6)
 
@@ -119,7 +111,6 @@ def test_pictures_go_up_in_one_copy_a_batch_which_the_host_does_not_wait_for(
     slices = [it for seed in range(6) for it in stranger(seed)]
     with torch.inference_mode(), Meter(monkeypatch) as meter:
         eye.see(slices)
-
     assert meter.others == {}
     assert meter.downloads == 0
     assert meter.uploads == -(-len(slices) // eye.config.slices_at_once)
@@ -127,7 +118,6 @@ def test_pictures_go_up_in_one_copy_a_batch_which_the_host_does_not_wait_for(
 
 def test_bfloat16_is_near_float32(loaded: MiniCPMOCheckpoint, small: MiniCPMOCheckpoint) -> None:
     slices = slices_of(CASES[2])[0]
-
     for seen, exact in zip(small.model.eye.see(slices), loaded.model.eye.see(slices), strict=True):
         assert seen.dtype == torch.bfloat16
         assert (seen.float() - exact).norm() < 0.03 * exact.norm()

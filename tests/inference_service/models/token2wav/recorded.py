@@ -93,10 +93,7 @@ def published_caches(state: FlowState) -> dict[str, Tensor]:
     Of the first blocks' half of `conformer_att_cache` only so many entries are given as the next call reads.
     """
     encoder = state.encoder
-    keyed = {
-        "conformer_att_cache.first": encoder.first,
-        "conformer_att_cache.second": encoder.second,
-    }
+    keyed = {"conformer_att_cache.first": encoder.first, "conformer_att_cache.second": encoder.second}
     attention = {name: torch.cat([it[:, 0], it[:, 1]], dim=-1)[:, None] for name, it in keyed.items()}
     return {
         **attention,

@@ -46,9 +46,7 @@ def refused(source: Path, problem: str) -> None:
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_configuration_is_that_of_the_files(tmp_path: Path, is_causal: bool) -> None:
     source = published.write(tmp_path / "published", is_causal=is_causal)
-
     config = convert(source, tmp_path / "vocoder", {})
-
     assert read_vocoder_config(tmp_path / "vocoder") == config
     assert config.vocoder.is_causal == is_causal
     encoder, estimator = config.encoder, config.estimator
@@ -131,9 +129,7 @@ def test_older_spelling_of_weight_norms(source: Path) -> None:
 def test_voices_are_registered(source: Path) -> None:
     target = source.parent / "vocoder"
     voices = {"default": Recording(noise(32_000), 16_000), "anna": Recording(noise(48_000, 1), 24_000)}
-
     config = convert(source, target, voices)
-
     assert {name: len(voice.tokens) for name, voice in load_voices(target, config).items()} == {
         "anna": 50,
         "default": 50,
@@ -143,7 +139,6 @@ def test_voices_are_registered(source: Path) -> None:
 def test_useless_voice_leaves_no_folder(source: Path) -> None:
     with pytest.raises(VoiceError, match="1 s or more"):
         convert(source, source.parent / "vocoder", {"default": Recording(noise(1000), 16_000)})
-
     assert sorted(path.name for path in source.parent.iterdir()) == ["published"]
 
 
@@ -157,7 +152,6 @@ def test_existing_folder_is_left_alone(source: Path, converted: Path) -> None:
     before = (converted / "config.json").read_bytes()
     with pytest.raises(CheckpointError, match=r"exists\. Remove it, or name another folder"):
         convert(source, converted, {})
-
     assert (converted / "config.json").read_bytes() == before
 
 
@@ -166,11 +160,7 @@ def test_existing_folder_is_left_alone(source: Path, converted: Path) -> None:
 )
 def test_missing_file_is_named(source: Path, name: str) -> None:
     (source / name).unlink()
-
     refused(source, f"has no {name}")
-
-
-# ------------------------------------------------------------------ what must not be run
 
 
 class Trap:
@@ -188,9 +178,7 @@ class Trap:
 def test_pickle_is_not_run(source: Path, name: str, is_zip: bool) -> None:
     marker = source.parent / "marker"
     torch.save({"weight": Trap(marker)}, source / name, _use_new_zipfile_serialization=is_zip)
-
     refused(source, f"{name} holds more than tensors, or is damaged. It was not run")
-
     assert not marker.exists()
     pickle.loads(pickle.dumps(Trap(marker)))
     assert marker.exists(), "the trap is none"
@@ -201,7 +189,6 @@ def test_pickle_is_not_run(source: Path, name: str, is_zip: bool) -> None:
 )
 def test_pickle_of_other_things(source: Path, content: object) -> None:
     torch.save(content, source / "flow.pt")
-
     refused(source, "must hold tensors by their names and nothing else")
 
 
@@ -210,7 +197,6 @@ def test_pickle_of_other_things(source: Path, content: object) -> None:
 )
 def test_damaged_pickle(source: Path, content: bytes) -> None:
     (source / "flow.pt").write_bytes(content)
-
     refused(source, r"flow\.pt (is not a readable|holds more than tensors, or is damaged)")
 
 
@@ -230,9 +216,7 @@ def test_yaml_with_tags_that_no_published_file_has(source: Path, line: str) -> N
     marker = source.parent / "marker"
     with (source / "flow.yaml").open("a") as file:
         file.write(line.replace("MARKER", str(marker)) + "\n")
-
     refused(source, "which no published file has. It was not run")
-
     assert not marker.exists()
 
 
@@ -241,9 +225,7 @@ def test_yaml_that_names_code_is_data(tmp_path: Path, tag: str) -> None:
     marker = tmp_path / "marker"
     path = tmp_path / "x.yaml"
     path.write_text(f"one: {tag} [{marker}]\nsize: 3\nalso: !ref <size>\nsum: !ref <size> * <size>\n")
-
     data = read_yaml(path)
-
     assert not marker.exists()
     assert data.keys() == {"one", "size", "also", "sum"}
     assert (data["also"], data["sum"]) == (3, "<size> * <size>")
@@ -260,7 +242,6 @@ def test_yaml_that_names_code_is_data(tmp_path: Path, tag: str) -> None:
 def test_another_class_is_refused(source: Path, name: str, problem: str) -> None:
     path = source / "flow.yaml"
     path.write_text(path.read_text().replace(published.FLOW_TAGS[name], "!new:os.system"))
-
     refused(source, problem)
 
 
@@ -285,11 +266,7 @@ def test_another_class_is_refused(source: Path, name: str, problem: str) -> None
 )
 def test_strange_yaml(source: Path, text: str, problem: str) -> None:
     (source / "flow.yaml").write_text(text)
-
     refused(source, problem)
-
-
-# ------------------------------------------------------------------ another architecture
 
 
 @pytest.mark.parametrize(
@@ -311,7 +288,6 @@ def test_configuration_that_is_not_ours(source: Path, old: str, new: str, proble
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-
     refused(source, problem)
 
 
@@ -331,7 +307,6 @@ def test_causal_configuration_that_is_not_ours(tmp_path: Path, old: str, new: st
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-
     refused(source, problem)
 
 
@@ -339,7 +314,6 @@ def test_vocoder_of_the_other_kind(tmp_path: Path) -> None:
     """A `config.yaml` beside the weights of plain HiFT: their shapes tell."""
     source = published.write(tmp_path / "published")
     (source / "config.yaml").write_text(published.causal_yaml(SIZES))
-
     refused(source, r"of another shape \(.*hift.conv_pre.weight is \[32, 80, 7\] and not \[32, 80, 5\]")
 
 
@@ -364,17 +338,12 @@ def test_missing_left_over_and_misshapen_tensors_are_listed(source: Path, name: 
 
 def test_vocoder_without_the_tensors_that_tell_its_sizes(source: Path) -> None:
     torch.save({"a": torch.zeros(1)}, source / "hift.pt")
-
     refused(source, "hift.pt has no conv_pre.bias. Is it the vocoder of MiniCPM-o 4.5?")
-
-
-# ------------------------------------------------------------------ loading what was converted
 
 
 def test_loading_needs_neither_pickle_nor_yaml(converted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "load", None)
     monkeypatch.setattr("yaml.compose", None)
-
     assert load(converted, torch.device("cpu"), steps=3, cache_dtype=torch.bfloat16).flow.steps == 3
 
 
@@ -404,7 +373,6 @@ def test_strange_configuration_is_named(
         inner = inner[name]
     inner[path[-1]] = value
     (converted / "config.json").write_text(json.dumps(data))
-
     with pytest.raises(CheckpointError, match=problem):
         load(converted, torch.device("cpu"))
 
@@ -413,7 +381,6 @@ def test_missing_field_is_named(converted: Path) -> None:
     data = json.loads((converted / "config.json").read_text())
     del data["speaker"]
     (converted / "config.json").write_text(json.dumps(data))
-
     with pytest.raises(CheckpointError, match="lacks 'speaker'"):
         load(converted, torch.device("cpu"))
 
@@ -422,7 +389,6 @@ def test_weights_that_do_not_fit_are_listed(converted: Path) -> None:
     weights = load_file(converted / "model.safetensors")
     weights["stranger"] = weights.pop("flow.encoder_proj.bias")
     save_file(weights, converted / "model.safetensors")
-
     with pytest.raises(CheckpointError, match=r"lacks 1 .*encoder_proj\.bias.*no place for \(stranger\)"):
         load(converted, torch.device("cpu"))
 

@@ -21,9 +21,7 @@ def noise(samples: int, seed: int = 0) -> Array:
 
 def test_prompt_mel_as_recorded() -> None:
     stored = recorded.tensors("prompt_mel")
-
     mel = features.prompt_mel(stored["wav"][0])
-
     assert mel.shape == (25, 80)
     assert float((mel.T - stored["log_mel"][0]).abs().max()) < 1e-5
 
@@ -33,7 +31,6 @@ def test_prompt_filters_as_recorded() -> None:
     filters = torch.zeros(80, 961)
     rows, columns = stored["filter_index"].long().T
     filters[rows, columns] = stored["filter_value"]
-
     assert float((features._prompt_filters() - filters).abs().max()) < 1e-7
 
 
@@ -63,9 +60,7 @@ def kaldi_fbank(pcm: Array) -> NDArray[np.float64]:
 def test_speaker_fbank_by_kaldis_formulas(samples: int) -> None:
     pcm = noise(samples)
     theirs = kaldi_fbank(pcm)
-
     ours = features.speaker_fbank(pcm)
-
     assert ours.dtype == np.float32
     assert ours.shape == (1 + (samples - 400) // 160, 80)
     assert np.abs(ours - (theirs - theirs.mean(axis=0))).max() < 1e-3
@@ -80,9 +75,7 @@ def test_tokenizer_mel_is_whispers(samples: int) -> None:
     pcm = noise(samples)
     extractor = WhisperFeatureExtractor(feature_size=128)
     theirs = extractor(pcm, sampling_rate=16_000, padding=False, return_tensors="np").input_features[0]
-
     ours = features.tokenizer_mel(pcm)
-
     assert ours.shape == (128, samples // 160)
     assert np.abs(ours - theirs[:, : samples // 160]).max() < 1e-4
 
@@ -104,11 +97,9 @@ def test_tone_is_the_same_at_another_rate(from_hz: int, to_hz: int) -> None:
 def test_what_the_lower_rate_cannot_hold_is_gone() -> None:
     time = torch.arange(48_000, dtype=torch.float64) / 48_000
     tone = torch.sin(2 * torch.pi * 12_000 * time).float()
-
     assert float(features.resampled(tone, 48_000, 16_000)[200:-200].abs().max()) < 0.02
 
 
 def test_same_rate_is_untouched() -> None:
     pcm = torch.from_numpy(noise(1000))
-
     assert features.resampled(pcm, 16_000, 16_000) is pcm

@@ -77,9 +77,7 @@ def check_digests(state: FlowState, digests: dict[str, Any]) -> None:
 def test_whole_utterance_as_recorded(steps: int) -> None:
     stored = recorded.tensors("nonstream")
     model = recorded.model(steps=steps)
-
     mel = model.flow.whole(recorded.prompt("a"), stored["tokens"].long())
-
     assert far(mel.T, stored[f"n{steps}.mel"][0]) < MEL_LIMIT
 
 

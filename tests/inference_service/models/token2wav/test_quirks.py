@@ -33,7 +33,6 @@ def trimmed(model: Token2Wav) -> tuple[FlowState, FlowState]:
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_encoder_forgets_the_oldest_tokens_first(is_causal: bool) -> None:
     before, after = trimmed(recorded.model(is_causal=is_causal, reference_quirks=False))
-
     generated = PROMPT_FRAMES // 2
     assert torch.equal(after.encoder.first[..., :generated, :], before.encoder.first[..., :generated, :])
     kept = after.encoder.first[..., generated : generated + CHUNK_TOKENS, :]
@@ -43,14 +42,12 @@ def test_encoder_forgets_the_oldest_tokens_first(is_causal: bool) -> None:
 
 def test_published_encoder_keeps_the_oldest_tokens_for_ever() -> None:
     before, after = trimmed(recorded.model(reference_quirks=True))
-
     assert torch.equal(after.encoder.first, before.encoder.first)
 
 
 @pytest.mark.parametrize("reference_quirks", [False, True])
 def test_estimator_keeps_the_newest_frames_and_the_end_of_the_prompt(reference_quirks: bool) -> None:
     before, after = trimmed(recorded.model(reference_quirks=reference_quirks))
-
     fresh = 2 * CHUNK_TOKENS
     assert torch.equal(
         after.attention[..., fresh:PROMPT_FRAMES, :], before.attention[..., : PROMPT_FRAMES - fresh, :]
@@ -65,9 +62,7 @@ def test_seams_are_as_loud_as_the_rest(
     model = recorded.model(reference_quirks=reference_quirks)
     monkeypatch.setattr(model.hift, "decode", lambda mel, _: torch.full((len(mel), 480 * mel.shape[2]), 0.9))
     state = begin(model)
-
     said = torch.cat([say(model, state, [1] * 25) for _ in range(3)])
-
     assert float(said.max()) == pytest.approx(loudest, abs=1e-4)
     assert float(said.min()) == pytest.approx(0.9)
 
@@ -94,10 +89,8 @@ def excitation(model: Token2Wav, chunks: list[Tensor]) -> Tensor:
 def test_phase_goes_on_from_chunk_to_chunk(reference_quirks: bool, is_one_wave: bool) -> None:
     mel = torch.zeros(1, 80, 33 * 3)
     chunks = list(mel.split(33, dim=2))
-
     pieces = excitation(recorded.model(reference_quirks=reference_quirks), chunks)
     whole = excitation(recorded.model(reference_quirks=reference_quirks), [mel])
-
     inner = slice(240, -240)  # the first and last half frames are held as published
     assert (float((pieces - whole)[inner].abs().max()) < 1e-4) == is_one_wave
 
@@ -105,7 +98,6 @@ def test_phase_goes_on_from_chunk_to_chunk(reference_quirks: bool, is_one_wave: 
 def test_drawn_noise_is_normal_for_both_vocoders() -> None:
     """The causal package was trained with normal noise, and draws from [0, 1) when it speaks."""
     table = SourceNoise.drawn(8).table
-
     assert float(table.mean()) == pytest.approx(0, abs=0.01)
     assert float(table.std()) == pytest.approx(1, abs=0.01)
     assert table.shape[1] == 9
@@ -117,7 +109,5 @@ def test_streams_keep_caches_of_their_own() -> None:
     one, two = begin(model), begin(model)
     say(model, one, [1] * 25)
     kept = [tensor.clone() for tensor in one.flow.tensors]
-
     say(model, two, [2] * 25)
-
     assert all(torch.equal(now, then) for now, then in zip(one.flow.tensors, kept, strict=True))

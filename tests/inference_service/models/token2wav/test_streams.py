@@ -78,9 +78,7 @@ def test_chunks_of_recorded_conversations(name: str) -> None:
 def test_a_unit_is_a_second_of_sound(is_causal: bool) -> None:
     model = recorded.model(is_causal=is_causal)
     state, draw = begin(model), random.Random(1)
-
     lengths = [len(say(model, state, codes_of(draw), ends_turn=i == 3)) for i in range(4)]
-
     assert lengths == [24000 - 3840, 24000, 24000, 24000 + 3840 + 2880]
     assert sum(lengths) == 960 * (100 + LOOK_AHEAD)
 
@@ -89,7 +87,6 @@ def test_a_unit_is_a_second_of_sound(is_causal: bool) -> None:
 def test_too_few_tokens_wait(is_causal: bool) -> None:
     model = recorded.model(is_causal=is_causal)
     state = begin(model)
-
     assert len(say(model, state, [1, 2, 3, 4])) == 0
     assert state.has_begun
     assert len(say(model, state, [5])) == 960 * 5 - 3840
@@ -100,7 +97,6 @@ def test_too_few_tokens_wait(is_causal: bool) -> None:
 def test_short_turn_is_said_at_its_end(is_causal: bool) -> None:
     model = recorded.model(is_causal=is_causal)
     state = begin(model)
-
     assert len(say(model, state, [1, 2])) == 0
     assert len(say(model, state, [], ends_turn=True)) == 960 * 5
 
@@ -109,7 +105,6 @@ def test_short_turn_is_said_at_its_end(is_causal: bool) -> None:
 def test_turn_without_a_token_makes_no_sound(is_causal: bool) -> None:
     model = recorded.model(is_causal=is_causal)
     state = begin(model)
-
     assert len(say(model, state, [], ends_turn=True)) == 0
     assert state.pending == [SILENT_TOKEN] * LOOK_AHEAD
 
@@ -117,7 +112,6 @@ def test_turn_without_a_token_makes_no_sound(is_causal: bool) -> None:
 def test_many_tokens_at_once_are_said_at_once() -> None:
     model = recorded.model()
     state, codes = begin(model), codes_of(random.Random(2), 70)
-
     assert len(say(model, state, codes)) == 960 * 70 - 3840
 
 
@@ -125,22 +119,16 @@ def test_many_tokens_at_once_are_said_at_once() -> None:
 def test_token_out_of_range_changes_nothing(code: int) -> None:
     model = recorded.model()
     state, other = begin(model), begin(model, "b")
-
     with pytest.raises(ValueError, match=f"Speech tokens are 0 to 6560; {code} came"):
         model.step([StreamCodes(other, [1] * 25), StreamCodes(state, [1, code])])
-
     assert not state.has_begun
     assert not other.has_begun
 
 
 def test_prompt_of_contradicting_lengths_is_refused() -> None:
     good = recorded.prompt("b")
-
     with pytest.raises(ValueError, match=r"needs mel frames \[20, 80\], not \[19, 80\]"):
         recorded.model().hear(VoicePrompt(good.tokens, good.mel[:19], good.speaker))
-
-
-# ------------------------------------------------------------------ turns and company
 
 
 @VARIANTS
@@ -258,9 +246,6 @@ def test_streams_of_one_shape_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> N
     assert batches == [5, 5, 5, 5, 2]
 
 
-# ------------------------------------------------------------------ memory
-
-
 @VARIANTS
 @pytest.mark.parametrize("prompt", ["a", "b"])
 @pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16])
@@ -287,7 +272,6 @@ def test_a_stream_between_turns_keeps_nothing_but_its_voice() -> None:
     model = recorded.model()
     state = begin(model)
     say(model, state, [1] * 25, ends_turn=True)
-
     assert state.nbytes == 0
     assert state.voice.nbytes > 0
 
@@ -297,9 +281,7 @@ def test_streams_of_a_voice_share_it() -> None:
     voice = model.hear(recorded.prompt("a"))
     one, two = model.initial_state(voice), model.initial_state(voice)
     before = [tensor.clone() for tensor in voice.flow.tensors]
-
     model.step([StreamCodes(one, [1] * 25), StreamCodes(two, [2] * 25)])
-
     assert all(torch.equal(now, then) for now, then in zip(voice.flow.tensors, before, strict=True))
 
 
@@ -317,12 +299,10 @@ def test_published_sizes() -> None:
 def test_caches_of_half_size_change_little() -> None:
     exact, small = recorded.model(), recorded.model(cache_dtype=torch.bfloat16)
     codes = torch.tensor([codes_of(random.Random(7), 28)])
-
     mels = []
     for model in (exact, small):
         mel, _ = model.flow.advance(codes, [begin(model).flow], is_last=False)
         mels.append(mel)
-
     assert 1e-6 < far(*mels) < 0.1 * float(mels[0].std())
 
 
@@ -331,9 +311,7 @@ def test_flow_in_half_precision_keeps_the_length_and_its_dtype() -> None:
     model = Token2Wav(config, dtype=torch.bfloat16).eval()
     model.load_state_dict(recorded.model().state_dict())
     state = begin(model)
-
     wave = say(model, state, [1] * 25)
-
     assert (wave.dtype, len(wave)) == (torch.float32, 20160)
     assert {it.dtype for it in state.flow.tensors} == {torch.bfloat16}
     assert model.flow.noise.dtype == torch.float32

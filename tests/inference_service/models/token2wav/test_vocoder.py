@@ -81,9 +81,7 @@ def test_every_intermediate_from_recorded_source() -> None:
 
 def test_whole_utterance_as_recorded() -> None:
     stored, vocoder = recorded.tensors("nonstream"), recorded.model().vocoder
-
     wave, _ = vocoder.advance(stored["n5.mel"], [vocoder.initial_state()], is_last=True)
-
     assert far(wave, stored["n5.wav"]) < FROM_MEL_LIMIT
 
 
@@ -113,12 +111,10 @@ def test_causal_stream_is_the_same_however_it_is_cut(seed: int) -> None:
     whole, _ = vocoder.advance(mel, [vocoder.initial_state()], is_last=True)
     draw = random.Random(seed)
     cuts = sorted(draw.sample(range(1, mel.shape[2]), 9))
-
     state, waves = vocoder.initial_state(), []
     for begin, end in zip([0, *cuts], [*cuts, mel.shape[2]], strict=True):
         wave, (state,) = vocoder.advance(mel[:, :, begin:end], [state], is_last=end == mel.shape[2])
         waves.append(wave)
-
     assert far(torch.cat(waves, dim=1), whole) < 1e-4
 
 
@@ -128,11 +124,9 @@ def test_end_to_end_wave_as_recorded(name: str) -> None:
     is_causal = name.startswith("causal")
     model = recorded.model(is_causal=is_causal, steps=data["n_timesteps"])
     flow, state = model.hear(recorded.prompt(data["prompt"][-1])).flow, model.vocoder.initial_state()
-
     for i, call in enumerate(data["calls"]):
         is_last = call["last_chunk"]
         mel, (flow,) = model.flow.advance(torch.tensor([call["tokens"]]), [flow], is_last=is_last)
         wave, (state,) = model.vocoder.advance(mel.mT, [state], is_last=is_last)
-
         theirs = stored[f"call{i}.wav"][:, SILENCE if is_causal and i == 0 else 0 :]
         assert far(wave, theirs) < WAVE_LIMIT

@@ -36,9 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_prompt_is_what_the_graphs_say_of_the_spectra(folder: Path) -> None:
     pcm = noise(40_000)
-
     prompt = VoiceReader(folder, CONFIG).read(pcm)
-
     mel = features.tokenizer_mel(pcm)
     pooled = mel[:, : mel.shape[1] // 4 * 4].reshape(128, -1, 4).mean(axis=2).max(axis=0)
     assert np.abs(prompt.tokens.numpy() - (pooled + 2) * 1000).max() <= 1
@@ -53,7 +51,6 @@ def test_prompt_mel_has_two_frames_a_token(folder: Path) -> None:
     """61.9 tokens' worth of sound: the last frame is held, or what is too much is cut."""
     for samples in (39_640, 40_000, 40_500):
         prompt = VoiceReader(folder, CONFIG).read(noise(samples))
-
         assert len(prompt.tokens) == samples // 160 // 4
         assert prompt.mel.shape == (2 * len(prompt.tokens), 80)
 
@@ -61,7 +58,6 @@ def test_prompt_mel_has_two_frames_a_token(folder: Path) -> None:
 def test_voice_speaks(folder: Path) -> None:
     model = recorded.model()
     prompt = VoiceReader(folder, model.config).read(noise(32_000))
-
     assert model.hear(prompt).flow.frames == 100
 
 
@@ -71,9 +67,7 @@ def test_recording_of_another_rate(folder: Path, rate_hz: int) -> None:
     seconds = np.arange(2 * rate_hz) / rate_hz
     tone = (0.3 * np.sin(2 * np.pi * 440 * seconds)).astype(np.float32)
     same = (0.3 * np.sin(2 * np.pi * 440 * np.arange(32_000) / 16_000)).astype(np.float32)
-
     prompt, expected = reader.read(tone, rate_hz), reader.read(same)
-
     assert prompt.tokens.shape == expected.tokens.shape
     middle = slice(10, -10)
     assert float((prompt.mel - expected.mel)[middle, 10:25].abs().max()) < 0.05
@@ -81,9 +75,7 @@ def test_recording_of_another_rate(folder: Path, rate_hz: int) -> None:
 
 def test_only_the_beginning_of_a_long_recording_is_used(folder: Path) -> None:
     reader, pcm = VoiceReader(folder, CONFIG, longest_s=2.0), noise(80_000)
-
     prompt = reader.read(pcm)
-
     assert len(prompt.tokens) == 50
     assert torch.equal(prompt.mel, reader.read(pcm[:32_000]).mel)
 
@@ -108,7 +100,6 @@ def test_known_recording_is_not_read_again(folder: Path, monkeypatch: pytest.Mon
     reader = VoiceReader(folder, CONFIG)
     first = reader.read(noise(24_000))
     monkeypatch.setattr(reader, "_prompt", None)
-
     assert reader.read(noise(24_000)) is first
     with pytest.raises(TypeError):
         reader.read(noise(24_000), 24_000)
@@ -119,7 +110,6 @@ def test_few_recordings_are_remembered(folder: Path) -> None:
     first = reader.read(noise(16_000))
     for seed in range(1, 17):
         reader.read(noise(16_000, seed))
-
     assert len(reader._known) == 16
     assert reader.read(noise(16_000)) is not first
 
@@ -141,12 +131,8 @@ def test_threads_read_at_the_same_time(folder: Path) -> None:
     assert all(torch.equal(together[seed], alone[seed]) for seed in range(4))
 
 
-# ------------------------------------------------------------------ what may be missing
-
-
 def test_without_onnxruntime_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-
     with pytest.raises(CheckpointError, match=r"pip install 'antiphon\[minicpmo\]'"):
         VoiceReader(folder, CONFIG)
 
@@ -154,47 +140,38 @@ def test_without_onnxruntime_the_extra_is_named(folder: Path, monkeypatch: pytes
 @pytest.mark.parametrize("name", [TOKENIZER, SPEAKER_ENCODER])
 def test_missing_graph_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
-
     with pytest.raises(CheckpointError, match=f"has no {name}"):
         VoiceReader(folder, CONFIG)
 
 
 def test_damaged_graph(folder: Path) -> None:
     (folder / TOKENIZER).write_bytes(b"no graph at all")
-
     with pytest.raises(CheckpointError, match=f"{TOKENIZER} is no ONNX file that onnxruntime can run"):
         VoiceReader(folder, CONFIG)
 
 
 def test_graph_of_other_inputs(folder: Path) -> None:
     published.write_speaker_encoder(folder / TOKENIZER)
-
     with pytest.raises(CheckpointError, match="takes 1 inputs and not 2"):
         VoiceReader(folder, CONFIG)
 
 
 def test_graph_that_hears_other_bands(folder: Path) -> None:
     published.write_tokenizer(folder / TOKENIZER, bands=80)
-
     with pytest.raises(CheckpointError, match=f"{TOKENIZER} does not take what it should"):
         VoiceReader(folder, CONFIG).read(noise(16_000))
 
 
 def test_tokens_out_of_range(folder: Path) -> None:
     published.write_tokenizer(folder / TOKENIZER, bias=5000.0)
-
     with pytest.raises(CheckpointError, match=f"{TOKENIZER} does not give tokens below 6561"):
         VoiceReader(folder, CONFIG).read(noise(16_000))
 
 
 def test_speaker_of_another_width(folder: Path) -> None:
     published.write_speaker_encoder(folder / SPEAKER_ENCODER, width=256)
-
     with pytest.raises(CheckpointError, match=f"{SPEAKER_ENCODER} gives 256 numbers and not 192"):
         VoiceReader(folder, CONFIG).read(noise(16_000))
-
-
-# ------------------------------------------------------------------ registered voices
 
 
 def test_registered_voices_need_no_onnxruntime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +179,7 @@ def test_registered_voices_need_no_onnxruntime(folder: Path, monkeypatch: pytest
     save_voice(folder, "default", prompt)
     save_voice(folder, "anna", prompt)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-
     voices = load_voices(folder, CONFIG)
-
     assert list(voices) == ["anna", "default"]
     assert torch.equal(voices["anna"].tokens, prompt.tokens)
     assert torch.equal(voices["anna"].mel, prompt.mel)

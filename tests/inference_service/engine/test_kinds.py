@@ -52,9 +52,3 @@ def test_a_kind_hears_its_own_sessions_together_and_no_others(
     other = opened(runtime)[0]
     runtime.hear([duplex, transcription, other, chat, tokens])
     assert heard == [[duplex, other], [transcription], [chat], [tokens]]
-
-
-def test_a_setup_without_a_kind_is_refused(runtime: DuplexRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(runtime.kinds, ChatSetup)
-    with pytest.raises(TypeError, match="takes no ChatSetup"):
-        opened(runtime)

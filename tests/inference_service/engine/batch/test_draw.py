@@ -66,10 +66,6 @@ def test_both_ways_of_drawing_repeat_what_the_reference_got_wrong(scale: float) 
     assert choose_by_rows(rows.clone(), draws) == choose_together(rows, draws)
 
 
-def test_greedy_takes_the_best() -> None:
-    assert decide(sampler(), scores(t300=2.0, t301=1.0), GREEDY) == 300
-
-
 def test_chunk_eos_is_tested_before_any_rule_and_leaves_no_trace() -> None:
     one = sampler(history=[5])
     assert decide(one, scores(chunk_eos=2.0, t300=1.0), GREEDY) == SPECIAL.chunk_eos
@@ -86,30 +82,24 @@ def test_chunk_eos_that_did_not_win_is_not_drawn_after_the_rules() -> None:
     assert float(adjusted(logits, one.draw(settings))[SPECIAL.chunk_eos]) == -torch.inf
 
 
-def test_forbidden_token_is_never_decided() -> None:
+def test_forbidden_tokens_are_never_decided_nor_count_in_the_rank_of_listening() -> None:
     one = sampler()
     assert decide(one, scores(**{f"t{FORBIDDEN}": 9.0}, t300=1.0), GREEDY) == 300
     assert FORBIDDEN not in {decide(one, scores(**{f"t{FORBIDDEN}": 9.0}), PLAIN) for _ in range(50)}
+    logits = scores(chunk_eos=3.0, t7=3.0, t300=5.0, listen=1.0)
+    assert decide(sampler(), logits, with_(GREEDY, listen_top_k=2)) == SPECIAL.listen
 
 
-def test_repeated_token_loses_to_a_new_one() -> None:
-    settings = with_(GREEDY, text_repetition_penalty=1.2)
+@pytest.mark.parametrize(
+    ("window", "decided", "history"), [(2, [300, 301, 302, 300], [302, 300]), (0, [300] * 4, [])]
+)
+def test_repetition_looks_back_as_far_as_its_window(
+    window: int, decided: list[int], history: list[int]
+) -> None:
+    settings = with_(GREEDY, text_repetition_penalty=1.2, text_repetition_window_size=window)
     one = sampler()
-    assert [decide(one, scores(t300=1.1, t301=1.0), settings) for _ in range(2)] == [300, 301]
-
-
-def test_repetition_looks_back_as_far_as_its_window() -> None:
-    settings = with_(GREEDY, text_repetition_penalty=1.2, text_repetition_window_size=2)
-    one = sampler()
-    decided = [decide(one, scores(t300=1.1, t301=1.0, t302=0.95), settings) for _ in range(4)]
-    assert decided == [300, 301, 302, 300]
-    assert one.history.tolist() == [302, 300]
-
-
-def test_without_a_window_nothing_is_a_repetition() -> None:
-    settings = with_(GREEDY, text_repetition_penalty=2.0, text_repetition_window_size=0)
-    one = sampler()
-    assert [decide(one, scores(t300=1.1, t301=1.0), settings) for _ in range(3)] == [300] * 3
+    assert [decide(one, scores(t300=1.1, t301=1.0, t302=0.95), settings) for _ in range(4)] == decided
+    assert one.history.tolist() == history
 
 
 def test_length_penalty_makes_the_end_of_a_turn_less_likely() -> None:
@@ -145,11 +135,6 @@ def test_listening_is_sure_among_the_best_k(rank: int, listens: bool, greedy: bo
     settings = with_(PLAIN, greedy=greedy, listen_top_k=3, temperature=2.0, top_k=8, top_p=0.3)
     decided = {decide(sampler(seed), logits, settings) for seed in range(20)}
     assert (decided == {SPECIAL.listen}) is listens
-
-
-def test_forbidden_tokens_do_not_count_in_the_rank_of_listening() -> None:
-    logits = scores(chunk_eos=3.0, t7=3.0, t300=5.0, listen=1.0)
-    assert decide(sampler(), logits, with_(GREEDY, listen_top_k=2)) == SPECIAL.listen
 
 
 def test_same_seed_gives_the_same_tokens() -> None:

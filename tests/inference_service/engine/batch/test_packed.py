@@ -1,13 +1,6 @@
-"""Packed forwards: however rows are cut and batched, a session computes what it would alone."""
+"""Packed forwards go by differences of positions, and leave no cleared slot behind."""
 
-import copy
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import pytest
 import torch
-from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaModel,
@@ -23,7 +16,6 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 
 HIDDEN = 64
 CAPACITY = 48
-VOCABULARY = 50
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 
 
@@ -62,59 +54,6 @@ def mistral() -> PreTrainedModel:
             num_attention_heads=4, num_key_value_heads=2, rope_parameters=ROPE, sliding_window=7,
         )
     ))  # fmt: skip
-
-
-@dataclass
-class Stream:
-    """Rows of one session on their way through the packed decoder."""
-
-    slot: int
-    rows: Tensor
-    done: int = 0
-    hidden: list[Tensor] = field(default_factory=list)
-
-    def segment(self, count: int) -> Segment:
-        return Segment(self.slot, self.done, self.done, Rows.of(self.rows[self.done : self.done + count]))
-
-
-def play(decoder: PackedDecoder, lengths: list[int], rng: random.Random) -> list[Stream]:
-    """Sessions of these lengths join, in chunks of random sizes and batches of random order, and leave."""
-    generator = torch.Generator().manual_seed(rng.randrange(2**32))
-    waiting = [Stream(-1, torch.randn(length, HIDDEN, generator=generator)) for length in lengths]
-    finished: list[Stream] = []
-    active: list[Stream] = []
-    free = list(range(decoder.cache.slots))
-    while waiting or active:
-        while waiting and free and rng.random() < 0.6:
-            stream = waiting.pop()
-            stream.slot = free.pop(rng.randrange(len(free)))
-            active.append(stream)
-        batch = rng.sample(active, rng.randint(0, len(active)))
-        if not batch:
-            continue
-        segments = [stream.segment(rng.choice([1, 1, rng.randint(1, 12)])) for stream in batch]
-        for stream, segment, hidden in zip(batch, segments, decoder.forward(segments), strict=True):
-            stream.done += len(segment.rows)
-            stream.hidden.append(hidden)
-        for stream in [s for s in batch if s.done == len(s.rows)]:
-            active.remove(stream)
-            free.append(stream.slot)
-            finished.append(stream)
-    return finished
-
-
-@pytest.mark.parametrize("build", [qwen3, llama, mistral])
-@pytest.mark.parametrize("seed", range(6))
-def test_packed_logits_equal_each_sessions_own(build: Callable[[], PreTrainedModel], seed: int) -> None:
-    torch.manual_seed(seed)
-    model = build()
-    alone = copy.deepcopy(model)
-    rng = random.Random(seed)
-    head = torch.randn(HIDDEN, VOCABULARY)
-    streams = play(PackedDecoder(model, 3, CAPACITY), [rng.randint(1, CAPACITY) for _ in range(7)], rng)
-    for stream in streams:
-        own = alone(inputs_embeds=stream.rows[None], use_cache=False).last_hidden_state[0]
-        torch.testing.assert_close(torch.cat(stream.hidden) @ head, own @ head, atol=1e-4, rtol=0)
 
 
 def test_positions_matter_to_these_models() -> None:

@@ -119,12 +119,6 @@ def test_nothing_is_shared_from_the_first_row_on_that_differs(decoder: PackedDec
     torch.testing.assert_close(hidden, begin(alone, other)[1], atol=1e-5, rtol=1e-5)
 
 
-def test_prompt_is_found_after_its_session_has_ended(decoder: PackedDecoder) -> None:
-    begin(Context(decoder, 0, NONE, CAPACITY), rows(PROMPT))
-    decoder.cache.clear(0)
-    assert begin(Context(decoder, 3, NONE, CAPACITY), rows(PROMPT))[0] == 5
-
-
 def test_session_that_fails_in_the_middle_of_its_prompt_publishes_nothing(decoder: PackedDecoder) -> None:
     broken = Context(decoder, 0, NONE, CAPACITY)
     feed(broken, broken.begin(named(rows(PROMPT)))[: 2 * PAGE])
@@ -140,14 +134,6 @@ def test_page_with_bad_numbers_is_not_published(decoder: PackedDecoder) -> None:
     decoder.cache.values[1, 0, row, 0] = torch.inf
     first.end_prompt()
     assert begin(Context(decoder, 1, NONE, CAPACITY), rows(PROMPT))[0] == PROMPT - PAGE
-
-
-def test_rows_behind_the_prompt_are_not_published(decoder: PackedDecoder) -> None:
-    first = Context(decoder, 0, NONE, CAPACITY)
-    begin(first, rows(PROMPT))
-    feed(first, rows(3 * PAGE, seed=7))
-    decoder.cache.clear(0)
-    assert decoder.cache.pool.idle == 3
 
 
 def test_nothing_but_prompts_is_left_of_sessions_that_are_over(decoder: PackedDecoder) -> None:

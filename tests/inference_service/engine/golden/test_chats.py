@@ -54,11 +54,21 @@ def run(where: Watched, turns: list[SpokenChatSession], budget: int | None = Non
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 @pytest.mark.parametrize(("penalty", "recorded"), [(1.0, "greedy_tokens"), (1.02, "rp102_tokens")])
-def test_answer_is_the_recorded_one(case: dict[str, Any], penalty: float, recorded: str) -> None:
+def test_answer_and_the_tokens_of_its_prompt_by_kind_are_the_recorded_ones(
+    case: dict[str, Any], penalty: float, recorded: str
+) -> None:
     where = runtime(1)
     turn = chat(where, case, 0, penalty)
     run(where, [turn])
+
     assert turn.run.answer.tokens == case[recorded]
+    (heard,) = [event for event in turn.events if isinstance(event, Prefilled)]
+    pictures, clips = case["image_bound"][0], case["audio_bounds"][0]
+    usage = heard.usage
+    assert heard.vision_slices == len(pictures)
+    assert usage.input_vision_tokens == sum(end - begin for begin, end in pictures)
+    assert usage.input_audio_tokens == sum(end - begin for begin, end in clips)
+    assert usage.input_text_tokens + usage.input_vision_tokens + usage.input_audio_tokens == case["n_input"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -72,20 +82,6 @@ def test_prompt_and_the_scores_behind_it_are_the_recorded_ones(case: dict[str, A
     torch.testing.assert_close(fed, stored[f"{name}.inputs_embeds"], atol=HIDDEN_LIMIT, rtol=0)
     scores = where.scores(hidden[-1:])[0]
     torch.testing.assert_close(scores, stored[f"{name}.last_logits"], atol=LOGITS_LIMIT, rtol=0)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_tokens_of_a_prompt_are_counted_by_kind(case: dict[str, Any]) -> None:
-    where = runtime(1)
-    turn = chat(where, case, 0)
-    run(where, [turn])
-    (heard,) = [event for event in turn.events if isinstance(event, Prefilled)]
-    pictures, clips = case["image_bound"][0], case["audio_bounds"][0]
-    usage = heard.usage
-    assert heard.vision_slices == len(pictures)
-    assert usage.input_vision_tokens == sum(end - begin for begin, end in pictures)
-    assert usage.input_audio_tokens == sum(end - begin for begin, end in clips)
-    assert usage.input_text_tokens + usage.input_vision_tokens + usage.input_audio_tokens == case["n_input"]
 
 
 def test_scores_of_each_token_of_an_answer_are_the_recorded_ones() -> None:

@@ -1,7 +1,5 @@
 """Our modules, fed what the reference was fed, compute what the reference computed (tests/data/README.md)."""
 
-import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,156 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.device.rows import Rows
-from inference_service.engine.batch.context import Context
-from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
+from inference_service.engine.batch.speech import penalise_repeats
 from inference_service.interface.engine import End
-from inference_service.interface.setups import DuplexSettings, Window, WindowMode
+from inference_service.interface.setups import DuplexSettings
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import adjusted, decide, probabilities
 from tests.inference_service.engine.support.talk import Talk
 
 HIDDEN_LIMIT = 5e-5
 LOGITS_LIMIT = 1e-4
-SLOTS = 5
-CAPACITY = 320
-BASIC = Window(WindowMode.BASIC, 150, 115)
-
-
-class Replay:
-    """The scripted conversation on its way through a context: what a session does, with recorded rows."""
-
-    def __init__(self, decoder: PackedDecoder, slot: int, window: Window) -> None:
-        self.context = Context(decoder, slot, window, CAPACITY)
-        self.hidden: list[Tensor] = []
-        self.pending: list[Tensor] = []
-        """The last hidden state of each unit's prefill."""
-        self.lengths: list[int] = []
-        """The context's length after each unit, terminators that are carried included."""
-        self.dropped: list[int] = []
-        self.rows = torch.empty(0)
-        """What waits to be fed."""
-        self._script = self._life()
-        next(self._script)
-
-    @property
-    def is_over(self) -> bool:
-        return not len(self.rows)
-
-    def segment(self, count: int) -> Segment:
-        return self.context.segment(Rows.of(self.rows[:count]))
-
-    def take(self, hidden: Tensor) -> None:
-        self.context.advance(len(hidden))
-        self.hidden.append(hidden)
-        self.rows = self.rows[len(hidden) :]
-        if self.is_over:
-            next(self._script)
-
-    def _life(self) -> Iterator[None]:
-        """Feeds prompt, units and tokens as the engine does; stops wherever a forward is needed."""
-        script = golden.recording("duplex_script")
-        embeds = golden.tensors("duplex_script")["feed.embeds"]
-        self.rows = embeds[: script["prompt"]["kv_len"]]
-        yield
-        self.context.end_prompt()
-        at = script["prompt"]["kv_len"]
-        special = golden.tokenizer().special
-        for unit in golden.units("duplex_script"):
-            self.context.carry()
-            self.rows = embeds[at : unit["kv_after_prefill"]]
-            yield
-            self.pending.append(self.hidden[-1][-1])
-            at = unit["kv_after_prefill"]
-            if unit["input"]["force_listen"]:
-                self.context.pending.append(special.turn_eos)
-            else:
-                for _ in range(at, unit["kv_after_generate"]):
-                    self.rows = embeds[at : at + 1]
-                    yield
-                    at += 1
-            self.context.end_unit([unit["terminator"], special.unit_end])
-            if self.context.must_slide:
-                self.rows = embeds[at : at + len(self.context.carry())]
-                yield
-                at = unit["kv_after_finalize"]
-            self.dropped.append(self.context.slide())
-            self.lengths.append(self.context.tokens)
-        self.rows = embeds[at:]
-        yield
-        yield
-
-
-def strangers(decoder: PackedDecoder, rng: random.Random) -> Iterator[list[Segment]]:
-    """Rows of other sessions in the slots from 1 on: they come, grow in random steps, and go."""
-    generator = torch.Generator().manual_seed(rng.randrange(2**32))
-    lengths = dict.fromkeys(range(2, SLOTS), 0)
-    while True:
-        segments = []
-        for slot in rng.sample(sorted(lengths), rng.randint(0, len(lengths))):
-            count = rng.choice([1, 1, rng.randint(2, 20)])
-            if lengths[slot] + count > CAPACITY or rng.random() < 0.05:
-                decoder.cache.clear(slot)
-                lengths[slot] = 0
-            rows = torch.randn(count, decoder.backbone.config.hidden_size, generator=generator)
-            segments.append(Segment(slot, lengths[slot], lengths[slot], Rows.of(rows)))
-            lengths[slot] += count
-        yield segments
-
-
-def replay(replays: list[Replay], decoder: PackedDecoder, rng: random.Random | None = None) -> None:
-    """Runs replays to their end; with `rng`, in random chunks beside random other sessions."""
-    crowd = strangers(decoder, rng) if rng else None
-    while waiting := [r for r in replays if not r.is_over]:
-        if rng:
-            waiting = rng.sample(waiting, rng.randint(1, len(waiting)))
-        own = [r.segment(rng.randint(1, len(r.rows)) if rng else len(r.rows)) for r in waiting]
-        others = next(crowd) if crowd else []
-        for one, hidden in zip(waiting, decoder.forward([*own, *others]), strict=False):
-            one.take(hidden)
 
 
 def pending_logits(recording: str) -> Tensor:
     stored = golden.tensors(recording)
     return torch.stack([stored[f"u{unit:02d}.pending_logits"] for unit in range(12)])
-
-
-@pytest.mark.parametrize("seed", [None, 1, 2, 3], ids=["alone", "crowd-1", "crowd-2", "crowd-3"])
-def test_scripted_conversation_has_the_recorded_hidden_states_and_logits(seed: int | None) -> None:
-    model = golden.language_model()
-    decoder = PackedDecoder(model.model, SLOTS, CAPACITY)
-    session = Replay(decoder, 0, Window())
-    replay([session], decoder, None if seed is None else random.Random(seed))
-    hidden, logits = torch.cat(session.hidden), model.lm_head(torch.stack(session.pending))
-    expected = golden.tensors("duplex_script")["feed.hidden"]
-    torch.testing.assert_close(hidden, expected, atol=HIDDEN_LIMIT, rtol=0)
-    torch.testing.assert_close(logits, pending_logits("duplex_script"), atol=LOGITS_LIMIT, rtol=0)
-    assert session.lengths == [u["kv_after_finalize"] for u in golden.recording("duplex_script")["units"]]
-
-
-@pytest.mark.parametrize("seed", [None, 1, 2], ids=["alone", "crowd-1", "crowd-2"])
-def test_sliding_window_drops_what_was_recorded_and_gives_the_recorded_logits(seed: int | None) -> None:
-    model = golden.language_model()
-    decoder = PackedDecoder(model.model, SLOTS, CAPACITY)
-    windowed, free = Replay(decoder, 0, BASIC), Replay(decoder, 1, Window())
-
-    replay([windowed, free], decoder, None if seed is None else random.Random(seed))
-
-    record = golden.recording("window_basic")
-    logits = model.lm_head(torch.stack(windowed.pending))
-    torch.testing.assert_close(logits, pending_logits("window_basic"), atol=LOGITS_LIMIT, rtol=0)
-    dropped_in = [drop["unit"] for drop in record["drops"]]
-    assert windowed.dropped == [dropped_in.count(unit) for unit in range(12)]
-    assert windowed.lengths == [
-        min([u["kv_after_finalize"], *(d["kv_after"] for d in record["drops"] if d["unit"] == u["unit"])])
-        for u in record["units"]
-    ]
-    # The window of one session is no other's.
-    logits = model.lm_head(torch.stack(free.pending))
-    torch.testing.assert_close(logits, pending_logits("duplex_script"), atol=LOGITS_LIMIT, rtol=0)
 
 
 def test_the_window_really_changes_the_logits() -> None:
@@ -218,32 +83,6 @@ def _outcome(unit: dict[str, Any]) -> dict[str, object]:
         else speech and speech["condition_len"],
         "may_be_short": True if ended_by_listen else speech and speech["min_new_tokens"] == 0,
     }
-
-
-def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() -> None:
-    head = golden.speech_head()
-    speaker = Speaker(head, 1, 512)
-    state = SpeechState(0, Noise(0))
-    stored = golden.tensors("duplex_script")
-    spoken = {}
-    for unit in golden.units("duplex_script"):
-        if unit["speech"]:
-            job = SpeechJob(
-                state,
-                unit["text_token_ids"],
-                stored[f"u{unit['unit']:02d}.tts_hidden"],
-                may_be_short=unit["speech"]["min_new_tokens"] == 0,
-                temperature=0.0,
-                noise=state.noise,
-            )
-            while not job.finished:
-                speaker.step([job])
-            spoken[unit["unit"]] = job.codes
-        if not unit["turn_open_after"]:
-            state.end_turn()
-
-    expected = {u["unit"]: u["speech"] for u in golden.units("duplex_script") if u["speech"]}
-    assert spoken == {unit: speech["tokens"] for unit, speech in expected.items()}
 
 
 SETTINGS = DuplexSettings(text_repetition_penalty=1.05, length_penalty=1.1)

@@ -132,27 +132,21 @@ def test_packed_model_says_what_the_plain_one_says(talker: Talker) -> None:
     torch.testing.assert_close(packed(ids), expected, atol=1e-5, rtol=0)
 
 
-def test_weight_that_the_embeddings_share_is_there_once(talker: Talker) -> None:
-    packed = pack_linears(talker)
-    assert packed.head.weight is packed.embed.weight
-    assert not packed.head.weight.is_mkldnn
-
-
-def test_plain_weights_do_not_stay_beside_the_packed_ones(talker: Talker) -> None:
+def test_state_of_a_packed_model_is_that_of_the_plain_one_whose_weights_are_gone(talker: Talker) -> None:
+    before = {name: tensor.clone() for name, tensor in talker.state_dict().items()}
     sizes = [tuple(it.shape) for it in talker.parameters()]
     plain = [weakref.ref(it) for it in talker.modules() if type(it) is nn.Linear]
-    pack_linears(talker)
+    packed = pack_linears(talker)
     gc.collect()
+
+    after = packed.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert packed.head.weight is packed.embed.weight, "shared weights are there once"
+    assert not packed.head.weight.is_mkldnn
     assert [tuple(it.shape) for it in talker.parameters()] == sizes
     assert plain
     assert not any(it() for it in plain)
-
-
-def test_state_of_a_packed_model_is_that_of_the_plain_one(talker: Talker) -> None:
-    before = {name: tensor.clone() for name, tensor in talker.state_dict().items()}
-    after = pack_linears(talker).state_dict()
-    assert list(after) == list(before)
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 def test_layers_too_small_to_gain_stay_as_they_are(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +156,9 @@ def test_layers_too_small_to_gain_stay_as_they_are(talker: Talker, monkeypatch: 
     assert type(talker.head) is PackedLinear
 
 
-def test_numbers_that_have_no_kernels_stay_as_they_are(talker: Talker) -> None:
+def test_numbers_without_kernels_and_weights_elsewhere_stay_as_they_are(talker: Talker) -> None:
     assert not runs(torch.float16)
     assert type(pack_linears(talker.half()).head) is nn.Linear
-
-
-def test_weights_that_are_not_on_the_cpu_stay_as_they_are() -> None:
     with torch.device("meta"):
         layer = nn.Sequential(nn.Linear(4, 4))
     assert type(pack_linears(layer)[0]) is nn.Linear
@@ -181,11 +172,11 @@ def test_a_torch_without_the_operator_keeps_its_plain_layers(talker: Talker) -> 
     assert torch.equal(talker(torch.arange(70)), expected)
 
 
-def decoder() -> Qwen2Model:
+def decoder(hidden: int = 32, layers: int = 2, heads: int = 4) -> Qwen2Model:
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=8, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2,
+        vocab_size=8, hidden_size=hidden, intermediate_size=3 * hidden // 2, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=2,
     )  # fmt: skip
     return Qwen2Model(config).eval()
 
@@ -228,12 +219,7 @@ def test_kernels_off_keep_weights_where_they_are_and_join_no_layers(
 ) -> None:
     """Weights that are mapped from a file would else take memory of their own."""
     monkeypatch.setattr(selection, "_selected", "off")
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=8, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2,
-    )  # fmt: skip
-    model = Qwen2Model(config).to(dtype).eval()
+    model = decoder(64, layers=1, heads=2).to(dtype)
     places = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
     plain = model(inputs_embeds=x(1, 7, 64, dtype=dtype)).last_hidden_state
 

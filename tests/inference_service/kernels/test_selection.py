@@ -47,14 +47,9 @@ def test_selection_other_choice_in_the_same_process_is_refused(first: str, secon
     selection.select(first)
     with pytest.raises(ConfigurationError, match="start another process"):
         selection.select(second)
-    assert selection.selected() == first
-
-
-@pytest.mark.usefixtures("fresh")
-def test_engine_with_the_other_choice_in_the_same_process_is_refused() -> None:
-    selection.select("off")
     with pytest.raises(ConfigurationError, match="start another process"):
-        loading.load_engine(WorkerOptions(kernels="auto"), lambda told: None, lambda message: None)
+        loading.load_engine(WorkerOptions(kernels=second), lambda told: None, lambda message: None)
+    assert selection.selected() == first
 
 
 @pytest.mark.usefixtures("fresh")

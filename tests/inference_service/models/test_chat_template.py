@@ -169,21 +169,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_checkpoint_without_a_template_has_none(folder: Path) -> None:
+@pytest.mark.parametrize("is_in_config", [False, True])
+def test_template_is_read_from_its_own_file_or_the_tokenizers_config(
+    folder: Path, template: ChatTemplate, is_in_config: bool
+) -> None:
     assert ChatTemplate.load(folder) is None
-
-
-def test_template_is_read_from_its_own_file(folder: Path, template: ChatTemplate) -> None:
-    (folder / "chat_template.jinja").write_text(tiny.CHAT_TEMPLATE)
+    if is_in_config:
+        tokenizer().save_pretrained(folder, save_jinja_files=False)
+    else:
+        (folder / "chat_template.jinja").write_text(tiny.CHAT_TEMPLATE)
     loaded = ChatTemplate.load(folder)
-    assert loaded is not None
-    assert ids_of(loaded, ("user", ["Hi"])) == ids_of(template, ("user", ["Hi"]))
 
-
-def test_template_is_read_from_the_tokenizers_config(folder: Path, template: ChatTemplate) -> None:
-    tokenizer().save_pretrained(folder, save_jinja_files=False)
-    loaded = ChatTemplate.load(folder)
-    assert not (folder / "chat_template.jinja").exists()
+    assert (folder / "chat_template.jinja").exists() is not is_in_config
     assert loaded is not None
     assert ids_of(loaded, ("user", ["Hi"])) == ids_of(template, ("user", ["Hi"]))
 

@@ -57,6 +57,7 @@ def test_samples_are_those_of_the_definition(seed: int) -> None:
     """Sample by sample and frame by frame, without a table and without a batch."""
     voice, said = vocoder(), codes(40, seed)
     torch.testing.assert_close(whole(voice, said, seed), definition(voice, said, seed), atol=1e-5, rtol=0)
+    assert len(whole(voice, said, seed)) == 40 * SAMPLES
 
 
 def definition(voice: Vocoder, said: list[int], seed: int) -> Tensor:
@@ -93,10 +94,6 @@ def test_filters_take_what_is_told() -> None:
     assert filter_bytes(voice.config) == voice._sounds.pulses.nbytes + voice._sounds.noise.nbytes
 
 
-def test_twenty_five_codes_are_one_second() -> None:
-    assert whole(vocoder(), codes(25)).shape == (24_000,)
-
-
 @pytest.mark.parametrize("gain", [0.0, 8.0, 40.0])
 def test_samples_are_finite_and_in_range(gain: float) -> None:
     voice = vocoder()
@@ -105,16 +102,6 @@ def test_samples_are_finite_and_in_range(gain: float) -> None:
     assert bool(torch.isfinite(sound).all())
     assert float(sound.abs().max()) <= 1
     assert float(sound.abs().max()) > 0
-
-
-def test_sound_depends_on_the_code() -> None:
-    voice = vocoder()
-    assert not torch.allclose(whole(voice, [1] * 5), whole(voice, [2] * 5), atol=1e-3)
-
-
-def test_streams_hiss_differently() -> None:
-    voice = vocoder()
-    assert not torch.allclose(whole(voice, codes(5), seed=1), whole(voice, codes(5), seed=2), atol=1e-3)
 
 
 def test_new_turn_keeps_nothing_of_the_one_before_but_its_place_in_the_noise() -> None:

@@ -63,14 +63,14 @@ def changing(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> str
     return refusal(folder)
 
 
-def test_published_names_are_the_names_of_the_modules(loaded: MiniCPMOCheckpoint) -> None:
-    assert set(loaded.model.state_dict()) == set(stored()) - IGNORED - set(NORM) | {HEAD}
-
-
-def test_every_tensor_is_in_its_place(loaded: MiniCPMOCheckpoint) -> None:
-    for name, tensor in loaded.model.state_dict().items():
+def test_every_tensor_is_in_its_place_and_none_is_left_without_memory(loaded: MiniCPMOCheckpoint) -> None:
+    model = loaded.model
+    assert set(model.state_dict()) == set(stored()) - IGNORED - set(NORM) | {HEAD}
+    for name, tensor in model.state_dict().items():
         if name != HEAD:
             assert torch.equal(tensor, stored()[name]), name
+    assert not [name for name, it in (*model.named_parameters(), *model.named_buffers()) if it.is_meta]
+    assert not model.training
 
 
 def test_the_weight_norm_of_the_code_head_is_folded(loaded: MiniCPMOCheckpoint) -> None:
@@ -86,12 +86,6 @@ def test_positions_of_the_ear_are_loaded_and_not_computed(loaded: MiniCPMOCheckp
     assert torch.equal(table, stored()["apm.embed_positions.weight"])
     half = table.shape[1] // 2
     assert not torch.allclose(table[:, :half] ** 2 + table[:, half:] ** 2, torch.ones(()), atol=1e-3)
-
-
-def test_nothing_is_left_without_memory(loaded: MiniCPMOCheckpoint) -> None:
-    model = loaded.model
-    assert not [name for name, it in (*model.named_parameters(), *model.named_buffers()) if it.is_meta]
-    assert not model.training
 
 
 def test_the_language_model_answers_as_recorded(loaded: MiniCPMOCheckpoint) -> None:
@@ -128,27 +122,20 @@ def test_weights_stored_in_bfloat16_become_what_is_asked_for(folder: Path) -> No
     assert torch.equal(model.state_dict()[name], stored()[name].to(torch.bfloat16).float())
 
 
-def test_without_speech_there_is_no_speech_head(folder: Path) -> None:
-    checkpoint = loaded_from(folder, speech=False)
-    assert checkpoint.model.tts is None
-    assert not [name for name in checkpoint.model.state_dict() if name.startswith("tts.")]
-
-
 def test_without_speech_its_weights_may_be_missing(folder: Path) -> None:
+    model = loaded_from(folder, speech=False).model
+    assert model.tts is None
+    assert not [name for name in model.state_dict() if name.startswith("tts.")]
     published.change_weights(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith("tts.")])
     assert loaded_from(folder, speech=False).model.tts is None
     assert "tts.emb_text.weight" in refusal(folder)
 
 
-def test_unused_tensors_may_have_any_shape(folder: Path) -> None:
+@pytest.mark.parametrize("missing", [True, False])
+def test_unused_tensors_may_have_any_shape_or_be_missing(folder: Path, missing: bool) -> None:
     """A full checkpoint has 32,000 rows where the recorded one was cut to 16."""
     rows = {"tts.model.embed_tokens.weight": torch.zeros(32_000, 64)}
-    published.change_weights(folder, lambda t: t.update(rows))
-    assert loaded_from(folder).model.tts is not None
-
-
-def test_unused_tensors_may_be_missing(folder: Path) -> None:
-    published.change_weights(folder, lambda t: [t.pop(name) for name in IGNORED])
+    published.change_weights(folder, lambda t: [t.pop(it) for it in IGNORED] if missing else t.update(rows))
     assert loaded_from(folder).model.tts is not None
 
 
@@ -160,38 +147,48 @@ def test_the_name_is_the_folder_s_and_bad_ids_the_tokenizer_s(folder: Path) -> N
     assert checkpoint.tokenizer.chat_template is not None
 
 
-def test_missing_tensors_are_listed(folder: Path) -> None:
-    message = changing(folder, lambda t: [t.pop(name) for name in ("vpm.post_layernorm.bias", NORM[0])])
-    assert f"lack 2 tensors that the model needs (vpm.post_layernorm.bias, {HEAD})" in message
-    assert str(folder) in message
+def without(*names: str) -> Callable[[dict[str, Tensor]], object]:
+    return lambda t: [t.pop(name) for name in list(t) if name.startswith(names)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            without("vpm.post_layernorm.bias", NORM[0]),
+            f"lack 2 tensors that the model needs (vpm.post_layernorm.bias, {HEAD})",
+        ),
+        (
+            lambda t: t.update({"apm.layers.2.fc1.weight": torch.zeros(1), "tts.strange": torch.zeros(1)}),
+            "have 2 that it has no place for (apm.layers.2.fc1.weight, tts.strange)",
+        ),
+        (
+            lambda t: t.update({"resampler.question": t.pop("resampler.query")}),
+            "(resampler.query) and have 1 that it has no place for (resampler.question)",
+        ),
+        (lambda t: t.update({NORM[0]: torch.ones(3)}), f"{NORM[0]} is [3]"),
+        *(
+            (
+                lambda t, name=name: t.update({name: torch.zeros(3, 5)}),
+                f"{name} is [3, 5] and not {list(stored()[name].shape)}",
+            )
+            for name in ("apm.conv1.weight", "llm.model.norm.weight", "resampler.proj")
+        ),
+    ],
+)
+def test_missing_left_over_and_misshapen_tensors_are_listed(
+    folder: Path, change: Callable[[dict[str, Tensor]], object], message: str
+) -> None:
+    refused = changing(folder, change)
+    assert message in refused
+    assert str(folder) in refused
 
 
 def test_of_many_missing_tensors_the_first_are_listed(folder: Path) -> None:
-    message = changing(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith("apm.")])
+    message = changing(folder, without("apm."))
     assert "apm.conv1.weight" in message
     assert message.count("apm.") == 8
     assert "and 29 more)" in message
-
-
-def test_left_over_tensors_are_listed(folder: Path) -> None:
-    extra = {"apm.layers.2.fc1.weight": torch.zeros(1), "tts.strange": torch.zeros(1)}
-    message = changing(folder, lambda t: t.update(extra))
-    assert "have 2 that it has no place for (apm.layers.2.fc1.weight, tts.strange)" in message
-
-
-def test_missing_and_left_over_are_told_together(folder: Path) -> None:
-    message = changing(folder, lambda t: t.update({"resampler.question": t.pop("resampler.query")}))
-    assert "(resampler.query) and have 1 that it has no place for (resampler.question)" in message
-
-
-@pytest.mark.parametrize("name", ["apm.conv1.weight", "llm.model.norm.weight", "resampler.proj"])
-def test_a_wrong_shape_is_told_with_both(folder: Path, name: str) -> None:
-    message = changing(folder, lambda t: t.update({name: torch.zeros(3, 5)}))
-    assert f"{name} is [3, 5] and not {list(stored()[name].shape)}" in message
-
-
-def test_a_wrong_weight_norm_is_refused(folder: Path) -> None:
-    assert f"{NORM[0]} is [3]" in changing(folder, lambda t: t.update({NORM[0]: torch.ones(3)}))
 
 
 @pytest.mark.parametrize(
@@ -209,17 +206,14 @@ def test_a_shard_that_is_not_there_is_named(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("content", [b"", b"no safetensors", bytes(64)])
-def test_a_damaged_shard_is_named(folder: Path, content: bytes) -> None:
-    (folder / "model-00002-of-00003.safetensors").write_bytes(content)
+@pytest.mark.parametrize(
+    "content", [b"", b"no safetensors", bytes(64), None], ids=["empty", "", "zeros", "cut short"]
+)
+def test_a_damaged_shard_is_named(folder: Path, content: bytes | None) -> None:
+    path = folder / "model-00002-of-00003.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
     message = refusal(folder)
     assert "model-00002-of-00003.safetensors is not a readable safetensors file. Download it again" in message
-
-
-def test_a_shard_that_was_cut_short_is_named(folder: Path) -> None:
-    path = folder / "model-00003-of-00003.safetensors"
-    path.write_bytes(path.read_bytes()[:-1000])
-    assert "model-00003-of-00003.safetensors is not a readable safetensors file" in refusal(folder)
 
 
 @pytest.mark.parametrize(
@@ -281,20 +275,30 @@ def test_code_of_the_folder_is_never_run(folder: Path) -> None:
     ]
 
 
-def test_another_model_is_refused(folder: Path) -> None:
-    published.change_json(folder / "config.json", lambda raw: raw.update(model_type="minicpmv"))
-    assert "model_type must be 'minicpmo', not 'minicpmv'" in refusal(folder)
-
-
-def test_a_tokenizer_larger_than_the_vocabulary_is_refused(folder: Path) -> None:
-    published.change_json(folder / "config.json", lambda raw: raw.update(vocab_size=700))
-    assert refusal(folder) == "tokenizer.json has 745 tokens; config.json's vocab_size is only 700."
-
-
-@pytest.mark.parametrize("ids", ["all", [-1], [768], [1.5], [[1]]])
-def test_bad_ids_that_are_none_are_refused(folder: Path, ids: object) -> None:
-    published.change_json(folder / "tokenizer_config.json", lambda raw: raw.update(bad_token_ids=ids))
-    assert "bad_token_ids must be a list of ids from 0 to 767" in refusal(folder)
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("config.json", {"model_type": "minicpmv"}, "model_type must be 'minicpmo', not 'minicpmv'"),
+        (
+            "config.json",
+            {"vocab_size": 700},
+            "tokenizer.json has 745 tokens; config.json's vocab_size is only 700.",
+        ),
+        *(
+            (
+                "tokenizer_config.json",
+                {"bad_token_ids": ids},
+                "bad_token_ids must be a list of ids from 0 to 767",
+            )
+            for ids in ("all", [-1], [768], [1.5], [[1]])
+        ),
+    ],
+)
+def test_another_model_vocabulary_or_bad_ids_are_refused(
+    folder: Path, file: str, change: dict[str, object], message: str
+) -> None:
+    published.change_json(folder / file, lambda raw: raw.update(change))
+    assert message in refusal(folder)
 
 
 def test_the_configuration_is_read_without_weights(folder: Path) -> None:

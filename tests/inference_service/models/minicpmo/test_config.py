@@ -9,8 +9,6 @@ from inference_service.models.errors import CheckpointError
 from inference_service.models.minicpmo.config import MiniCPMOConfig, parse_config
 from tests.inference_service.engine.support import golden
 
-PUBLISHED_SPEECH = {"hidden_size": 768, "num_hidden_layers": 20, "intermediate_size": 3072}
-
 
 def raw(name: str = "config.json") -> dict[str, Any]:
     found: dict[str, Any] = json.loads((golden.FOLDER / name).read_text())
@@ -139,20 +137,17 @@ def test_another_architecture_is_refused(path: str, value: object, message: str)
 @pytest.mark.parametrize(
     "path",
     [
-        "audio_config",
-        "audio_config.d_model",
-        "audio_config.encoder_layers",
-        "audio_config.num_mel_bins",
-        "vision_config",
-        "vision_config.hidden_size",
-        "slice_config",
-        "tts_config",
-        "tts_config.num_audio_tokens",
-        "tts_config.num_text_tokens",
+        *("audio_config", "audio_config.d_model", "audio_config.encoder_layers", "audio_config.num_mel_bins"),
+        *(
+            "vision_config",
+            "vision_config.hidden_size",
+            "slice_config",
+            "query_num",
+            "vocab_size",
+            "rope_theta",
+        ),
+        *("tts_config", "tts_config.num_audio_tokens", "tts_config.num_text_tokens"),
         "tts_config.audio_bos_token_id",
-        "query_num",
-        "vocab_size",
-        "rope_theta",
     ],
 )
 def test_a_missing_field_is_named(path: str) -> None:

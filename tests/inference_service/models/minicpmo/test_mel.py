@@ -41,32 +41,23 @@ def second(number: int) -> NDArray[np.float32]:
 UNITS = golden.recording("audio")["stream"]
 
 
-def test_recorded_frames_are_reproduced() -> None:
+def test_recorded_stream_is_reproduced_with_its_buffer_and_normalisation() -> None:
+    """Its length after every unit, the cut of the oldest ten seconds at the thirtieth unit included.
+
+    A fixed floor for four seconds, from the fifth on what the buffer's loudest frame says.
+    """
     mel, seen = StreamingMel(), 0
-    for unit in range(len(UNITS)):
-        frames = mel.feed(second(unit))
-        recorded = golden.tensors("audio").get(f"stream.mel.{unit:02}")
+    for number, unit in enumerate(UNITS):
+        assert unit["chunk"] == number
+        frames, recorded = mel.feed(second(number)), golden.tensors("audio").get(f"stream.mel.{number:02}")
         if recorded is not None:
             seen += 1
-            np.testing.assert_allclose(frames, recorded, rtol=0, atol=LIMIT, err_msg=f"unit {unit}")
-    assert seen == 6
-
-
-def test_recorded_buffer_is_what_is_remembered() -> None:
-    """Its length after every unit, the cut of the oldest ten seconds at the thirtieth unit included."""
-    mel = StreamingMel()
-    for unit in UNITS:
-        assert mel.feed(second(unit["chunk"])).shape == (BANDS, unit["mel_frames"])
+            np.testing.assert_allclose(frames, recorded, rtol=0, atol=LIMIT, err_msg=f"unit {number}")
+        assert frames.shape == (BANDS, unit["mel_frames"])
         buffer = unit["buffer_samples"]
-        assert mel.nbytes == FLOAT_BYTES * (buffer + LAG + buffer // HOP), unit["chunk"]
-
-
-def test_normalisation_is_the_recorded_one() -> None:
-    """A fixed floor for four seconds, from the fifth on what the buffer's loudest frame says."""
-    mel = StreamingMel()
-    for unit in UNITS:
-        mel.feed(second(unit["chunk"]))
-        assert mel.is_dynamic == (unit["log_norm"] == "dynamic max-8"), unit["chunk"]
+        assert mel.nbytes == FLOAT_BYTES * (buffer + LAG + buffer // HOP), number
+        assert mel.is_dynamic == (unit["log_norm"] == "dynamic max-8"), number
+    assert seen == 6
     assert {unit["log_norm"] for unit in UNITS} == {"dynamic max-8", "fixed floor -10"}
 
 
@@ -95,19 +86,16 @@ def random_loudness(seed: int, seconds: int) -> NDArray[np.float32]:
     return np.concatenate(parts)[: seconds * RATE_HZ]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_new_frames_alone_give_what_the_whole_buffer_gives(seed: int) -> None:
-    pcm, mel = random_loudness(seed, 65), StreamingMel()
-    for unit, expected in enumerate(whole_buffer(pcm)):
-        frames = mel.feed(pcm[unit * RATE_HZ : (unit + 1) * RATE_HZ])
-        np.testing.assert_allclose(frames, expected, rtol=0, atol=1e-6, err_msg=f"unit {unit}")
-
-
-def test_a_click_where_the_buffer_is_cut_is_heard_mirrored() -> None:
-    """A buffer that is cut mirrors its first samples, so the click is in more of its frames than it was."""
+def click() -> NDArray[np.float32]:
+    """A click where the buffer is cut, whose first samples are mirrored: it is in more frames than it was."""
     pcm = np.zeros(32 * RATE_HZ, np.float32)
     pcm[10 * RATE_HZ - 560 + 30] = 1.0
     pcm[-RATE_HZ:] = 1e-3 * np.random.default_rng(0).uniform(-1, 1, RATE_HZ)
+    return pcm
+
+
+@pytest.mark.parametrize("pcm", [*(random_loudness(seed, 65) for seed in range(3)), click()])
+def test_new_frames_alone_give_what_the_whole_buffer_gives(pcm: NDArray[np.float32]) -> None:
     mel = StreamingMel()
     for unit, expected in enumerate(whole_buffer(pcm)):
         frames = mel.feed(pcm[unit * RATE_HZ : (unit + 1) * RATE_HZ])
@@ -149,10 +137,13 @@ def test_given_sound_is_left_alone() -> None:
     assert np.array_equal(mel.feed(second(1)), other.feed(second(1)))
 
 
-@pytest.mark.parametrize("shape", [(15_999,), (16_001,), (0,), (1, 16_000)])
-def test_a_unit_of_another_length_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="A unit has 16000 samples"):
-        StreamingMel().feed(np.zeros(shape, np.float32))
+def test_sound_of_another_length_is_refused() -> None:
+    for shape in ((15_999,), (16_001,), (0,), (1, 16_000)):
+        with pytest.raises(ValueError, match="A unit has 16000 samples"):
+            StreamingMel().feed(np.zeros(shape, np.float32))
+    for shape in ((0,), (2, 100)):
+        with pytest.raises(ValueError, match="A clip has one dimension"):
+            clip_mels(np.zeros(shape, np.float32))
 
 
 def test_recorded_reference_is_reproduced() -> None:
@@ -183,12 +174,6 @@ def test_short_clips_are_filled_up_with_silence() -> None:
     assert mel.shape == (BANDS, SHORTEST // HOP)
     (longer,) = clip_mels(np.concatenate([np.ones(10, np.float32), np.zeros(SHORTEST - 10, np.float32)]))
     assert np.array_equal(mel, longer)
-
-
-@pytest.mark.parametrize("shape", [(0,), (2, 100)])
-def test_a_clip_of_no_sound_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="A clip has one dimension"):
-        clip_mels(np.zeros(shape, np.float32))
 
 
 def test_silence_is_finite() -> None:

@@ -17,9 +17,11 @@ from inference_service.options import SpeechOptions
 GB = 1e9
 
 
-def test_weights_are_those_that_are_loaded(loaded: MiniCPMOCheckpoint) -> None:
-    found = sizes(loaded.config, torch.float32, context_entries=1, speech_entries=1).weights
-
+def test_weights_are_those_that_are_loaded_and_half_in_bfloat16(loaded: MiniCPMOCheckpoint) -> None:
+    whole, half = (
+        sizes(loaded.config, dtype, context_entries=300, speech_entries=70)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
     model = loaded.model
     parts = {
         "language model": [model.llm],
@@ -27,10 +29,15 @@ def test_weights_are_those_that_are_loaded(loaded: MiniCPMOCheckpoint) -> None:
         "ear": [model.apm, model.audio_projection_layer],
         "speech head": [model.tts],
     }
-    assert found == {
+    assert whole.weights == {
         part: sum(it.nbytes for module in modules for it in module.parameters())
         for part, modules in parts.items()
     }
+    assert {part: 2 * size for part, size in half.weights.items()} == whole.weights
+    assert {kind: 2 * size for kind, size in half.session.items()} == whole.session
+
+    silent = sizes(loaded.config, torch.float32, context_entries=1, speech_entries=1, speech=False)
+    assert "speech head" not in {*silent.weights, *silent.session}
 
 
 def test_session_state_is_that_which_is_allocated(loaded: MiniCPMOCheckpoint) -> None:
@@ -44,21 +51,6 @@ def test_session_state_is_that_which_is_allocated(loaded: MiniCPMOCheckpoint) ->
     }
     taken = {name: cache.nbytes for name, cache in caches.items()}
     assert found == taken | {"ear": model.ear.initial_state().nbytes}
-
-
-def test_bfloat16_takes_half(loaded: MiniCPMOCheckpoint) -> None:
-    whole, half = (
-        sizes(loaded.config, dtype, context_entries=300, speech_entries=70)
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    assert {part: 2 * size for part, size in half.weights.items()} == whole.weights
-    assert {kind: 2 * size for kind, size in half.session.items()} == whole.session
-
-
-def test_without_speech_there_is_no_speech_head(loaded: MiniCPMOCheckpoint) -> None:
-    found = sizes(loaded.config, torch.float32, context_entries=1, speech_entries=1, speech=False)
-    assert "speech head" not in found.weights
-    assert "speech head" not in found.session
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def test_recorded_pictures_are_seen_alike_among_others(eye: Eye, seed: int) -> N
 
 def test_a_slice_is_seen_alone_as_in_a_batch(eye: Eye) -> None:
     slices = [it for i in range(6) for it in stranger(i)]
+    assert eye.see([]) == []
     for own, embeds in zip(slices, eye.see(slices), strict=True):
         assert golden.close_to(eye.see([own])[0], embeds, LIMIT)
 
@@ -78,10 +79,6 @@ def test_so_many_slices_are_encoded_at_once_and_no_more(loaded: MiniCPMOCheckpoi
     seen = eye.see(slices)
     hook.remove()
     assert (len(seen), sizes) == (9, [4, 4, 1])
-
-
-def test_nothing_is_seen_of_no_picture(eye: Eye) -> None:
-    assert eye.see([]) == []
 
 
 def test_lines_of_patches_are_the_recorded_ones() -> None:

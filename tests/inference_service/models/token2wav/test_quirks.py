@@ -101,13 +101,3 @@ def test_drawn_noise_is_normal_for_both_vocoders() -> None:
     assert float(table.mean()) == pytest.approx(0, abs=0.01)
     assert float(table.std()) == pytest.approx(1, abs=0.01)
     assert table.shape[1] == 9
-
-
-def test_streams_keep_caches_of_their_own() -> None:
-    """The published ones are views of one buffer: the next stream's call overwrites them."""
-    model = recorded.model()
-    one, two = begin(model), begin(model)
-    say(model, one, [1] * 25)
-    kept = [tensor.clone() for tensor in one.flow.tensors]
-    say(model, two, [2] * 25)
-    assert all(torch.equal(now, then) for now, then in zip(one.flow.tensors, kept, strict=True))

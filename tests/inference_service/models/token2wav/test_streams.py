@@ -1,9 +1,7 @@
 """Streams through `Token2Wav.step`: their chunks, company, ends, and what they keep."""
 
-import json
 import random
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +18,6 @@ from tests.inference_service.models.token2wav.recorded import WAVE_LIMIT
 from tests.inference_service.models.token2wav.test_flow import far
 from tests.support.long import seeds
 
-SCRIPTS = Path(__file__).parents[3] / "data/minicpmo_tiny"
 VARIANTS = pytest.mark.parametrize("is_causal", [False, True], ids=["hift", "causal"])
 
 
@@ -56,24 +53,6 @@ def test_units_make_the_recorded_chunks_and_sound(name: str) -> None:
     assert not state.has_begun
 
 
-@pytest.mark.parametrize("name", ["duplex_script", "duplex_greedy"])
-def test_chunks_of_recorded_conversations(name: str) -> None:
-    model = recorded.model()
-    state = begin(model)
-    for unit in json.loads((SCRIPTS / f"{name}.json").read_text())["units"]:
-        if unit["unit"] == 7 and name == "duplex_script":
-            state.reset()  # the listener was made to listen
-        state.add((unit["tts"] or {}).get("tokens", []))
-        chunks = []
-        while chunk := state.next_chunk(is_last=unit["end_of_turn"]):
-            chunks.append({"tokens": chunk.tokens, "last": chunk.is_last})
-
-        assert chunks == unit["vocoder_calls"], unit["unit"]
-        if unit["end_of_turn"]:
-            state.reset()
-        assert state.pending == unit["vocoder_buffer_after"]
-
-
 @VARIANTS
 def test_a_unit_is_a_second_of_sound(is_causal: bool) -> None:
     model = recorded.model(is_causal=is_causal)
@@ -84,35 +63,24 @@ def test_a_unit_is_a_second_of_sound(is_causal: bool) -> None:
 
 
 @VARIANTS
-def test_too_few_tokens_wait(is_causal: bool) -> None:
+@pytest.mark.parametrize(
+    ("said", "lengths", "pending"),
+    [
+        ([([1, 2, 3, 4], False), ([5], False)], [0, 960 * 5 - 3840], [3, 4, 5]),
+        ([([1, 2], False), ([], True)], [0, 960 * 5], [SILENT_TOKEN] * LOOK_AHEAD),
+        ([([], True)], [0], [SILENT_TOKEN] * LOOK_AHEAD),
+        ([([7] * 70, False)], [960 * 70 - 3840], [7] * LOOK_AHEAD),
+    ],
+    ids=["too few wait", "short turn", "turn without a token", "many at once"],
+)
+def test_tokens_are_said_as_soon_as_there_are_enough_or_their_turn_ends(
+    is_causal: bool, said: list[tuple[list[int], bool]], lengths: list[int], pending: list[int]
+) -> None:
     model = recorded.model(is_causal=is_causal)
     state = begin(model)
-    assert len(say(model, state, [1, 2, 3, 4])) == 0
-    assert state.has_begun
-    assert len(say(model, state, [5])) == 960 * 5 - 3840
-    assert state.pending == [3, 4, 5]
-
-
-@VARIANTS
-def test_short_turn_is_said_at_its_end(is_causal: bool) -> None:
-    model = recorded.model(is_causal=is_causal)
-    state = begin(model)
-    assert len(say(model, state, [1, 2])) == 0
-    assert len(say(model, state, [], ends_turn=True)) == 960 * 5
-
-
-@VARIANTS
-def test_turn_without_a_token_makes_no_sound(is_causal: bool) -> None:
-    model = recorded.model(is_causal=is_causal)
-    state = begin(model)
-    assert len(say(model, state, [], ends_turn=True)) == 0
-    assert state.pending == [SILENT_TOKEN] * LOOK_AHEAD
-
-
-def test_many_tokens_at_once_are_said_at_once() -> None:
-    model = recorded.model()
-    state, codes = begin(model), codes_of(random.Random(2), 70)
-    assert len(say(model, state, codes)) == 960 * 70 - 3840
+    assert [len(say(model, state, codes, ends_turn=ends)) for codes, ends in said] == lengths
+    assert state.pending == pending
+    assert state.has_begun is not said[-1][1]
 
 
 @pytest.mark.parametrize("code", [-1, 6561])
@@ -268,21 +236,17 @@ def test_a_stream_keeps_as_much_as_was_said_before(
     assert kept[-1][0] == sizes.stream_bytes(model.config, frames, **options)
 
 
-def test_a_stream_between_turns_keeps_nothing_but_its_voice() -> None:
-    model = recorded.model()
-    state = begin(model)
-    say(model, state, [1] * 25, ends_turn=True)
-    assert state.nbytes == 0
-    assert state.voice.nbytes > 0
-
-
-def test_streams_of_a_voice_share_it() -> None:
+def test_streams_of_a_voice_share_it_and_keep_nothing_else_between_turns() -> None:
     model = recorded.model()
     voice = model.hear(recorded.prompt("a"))
-    one, two = model.initial_state(voice), model.initial_state(voice)
+    streams = [model.initial_state(voice) for _ in range(2)]
     before = [tensor.clone() for tensor in voice.flow.tensors]
-    model.step([StreamCodes(one, [1] * 25), StreamCodes(two, [2] * 25)])
+
+    model.step([StreamCodes(one, [1 + i] * 25, ends_turn=True) for i, one in enumerate(streams)])
+
     assert all(torch.equal(now, then) for now, then in zip(voice.flow.tensors, before, strict=True))
+    assert [one.nbytes for one in streams] == [0, 0]
+    assert voice.nbytes > 0
 
 
 def test_published_sizes() -> None:

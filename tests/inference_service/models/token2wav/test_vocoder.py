@@ -13,7 +13,6 @@ from tests.inference_service.models.token2wav.recorded import (
     FROM_MEL_LIMIT,
     FROM_SOURCE_LIMIT,
     STREAMS,
-    WAVE_LIMIT,
 )
 from tests.inference_service.models.token2wav.test_flow import far, watch
 
@@ -116,17 +115,3 @@ def test_causal_stream_is_the_same_however_it_is_cut(seed: int) -> None:
         wave, (state,) = vocoder.advance(mel[:, :, begin:end], [state], is_last=end == mel.shape[2])
         waves.append(wave)
     assert far(torch.cat(waves, dim=1), whole) < 1e-4
-
-
-@pytest.mark.parametrize("name", [*STREAMS, "causal_stream_b"])
-def test_end_to_end_wave_as_recorded(name: str) -> None:
-    data, stored = recorded.stream(name), recorded.tensors(name)
-    is_causal = name.startswith("causal")
-    model = recorded.model(is_causal=is_causal, steps=data["n_timesteps"])
-    flow, state = model.hear(recorded.prompt(data["prompt"][-1])).flow, model.vocoder.initial_state()
-    for i, call in enumerate(data["calls"]):
-        is_last = call["last_chunk"]
-        mel, (flow,) = model.flow.advance(torch.tensor([call["tokens"]]), [flow], is_last=is_last)
-        wave, (state,) = model.vocoder.advance(mel.mT, [state], is_last=is_last)
-        theirs = stored[f"call{i}.wav"][:, SILENCE if is_causal and i == 0 else 0 :]
-        assert far(wave, theirs) < WAVE_LIMIT

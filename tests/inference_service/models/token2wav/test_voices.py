@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -96,18 +97,16 @@ def test_useless_recording_is_refused(
         VoiceReader(folder, CONFIG).read(pcm, rate_hz)
 
 
-def test_known_recording_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = VoiceReader(folder, CONFIG)
-    first = reader.read(noise(24_000))
-    monkeypatch.setattr(reader, "_prompt", None)
-    assert reader.read(noise(24_000)) is first
-    with pytest.raises(TypeError):
-        reader.read(noise(24_000), 24_000)
-
-
-def test_few_recordings_are_remembered(folder: Path) -> None:
+def test_known_recording_is_not_read_again_and_few_are_known(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = VoiceReader(folder, CONFIG)
     first = reader.read(noise(16_000))
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "_prompt", None)
+        assert reader.read(noise(16_000)) is first
+        with pytest.raises(TypeError):
+            reader.read(noise(24_000), 24_000)
     for seed in range(1, 17):
         reader.read(noise(16_000, seed))
     assert len(reader._known) == 16
@@ -137,44 +136,51 @@ def test_without_onnxruntime_the_extra_is_named(folder: Path, monkeypatch: pytes
         VoiceReader(folder, CONFIG)
 
 
-@pytest.mark.parametrize("name", [TOKENIZER, SPEAKER_ENCODER])
-def test_missing_graph_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    with pytest.raises(CheckpointError, match=f"has no {name}"):
-        VoiceReader(folder, CONFIG)
-
-
-def test_damaged_graph(folder: Path) -> None:
-    (folder / TOKENIZER).write_bytes(b"no graph at all")
-    with pytest.raises(CheckpointError, match=f"{TOKENIZER} is no ONNX file that onnxruntime can run"):
-        VoiceReader(folder, CONFIG)
-
-
-def test_graph_of_other_inputs(folder: Path) -> None:
-    published.write_speaker_encoder(folder / TOKENIZER)
-    with pytest.raises(CheckpointError, match="takes 1 inputs and not 2"):
-        VoiceReader(folder, CONFIG)
-
-
-def test_graph_that_hears_other_bands(folder: Path) -> None:
-    published.write_tokenizer(folder / TOKENIZER, bands=80)
-    with pytest.raises(CheckpointError, match=f"{TOKENIZER} does not take what it should"):
-        VoiceReader(folder, CONFIG).read(noise(16_000))
-
-
-def test_tokens_out_of_range(folder: Path) -> None:
-    published.write_tokenizer(folder / TOKENIZER, bias=5000.0)
-    with pytest.raises(CheckpointError, match=f"{TOKENIZER} does not give tokens below 6561"):
-        VoiceReader(folder, CONFIG).read(noise(16_000))
-
-
-def test_speaker_of_another_width(folder: Path) -> None:
-    published.write_speaker_encoder(folder / SPEAKER_ENCODER, width=256)
-    with pytest.raises(CheckpointError, match=f"{SPEAKER_ENCODER} gives 256 numbers and not 192"):
+@pytest.mark.parametrize(
+    ("write", "problem"),
+    [
+        (
+            lambda it: (it / TOKENIZER).write_bytes(b"no graph"),
+            f"{TOKENIZER} is no ONNX file that onnxruntime",
+        ),
+        (lambda it: published.write_speaker_encoder(it / TOKENIZER), "takes 1 inputs and not 2"),
+        (
+            lambda it: published.write_tokenizer(it / TOKENIZER, bands=80),
+            f"{TOKENIZER} does not take what it should",
+        ),
+        (
+            lambda it: published.write_tokenizer(it / TOKENIZER, bias=5000.0),
+            f"{TOKENIZER} does not give tokens below 6561",
+        ),
+        (
+            lambda it: published.write_speaker_encoder(it / SPEAKER_ENCODER, width=256),
+            f"{SPEAKER_ENCODER} gives 256 numbers and not 192",
+        ),
+        *(
+            (lambda it, name=name: (it / name).unlink(), f"has no {name}")
+            for name in (TOKENIZER, SPEAKER_ENCODER)
+        ),
+    ],
+    ids=[
+        "damaged",
+        "other inputs",
+        "other bands",
+        "tokens out of range",
+        "another width",
+        "none",
+        "no encoder",
+    ],
+)
+def test_graph_that_does_not_fit_is_named(
+    folder: Path, write: Callable[[Path], object], problem: str
+) -> None:
+    write(folder)
+    with pytest.raises(CheckpointError, match=problem):
         VoiceReader(folder, CONFIG).read(noise(16_000))
 
 
 def test_registered_voices_need_no_onnxruntime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_voices(folder, CONFIG) == {}
     prompt = VoiceReader(folder, CONFIG).read(noise(16_000))
     save_voice(folder, "default", prompt)
     save_voice(folder, "anna", prompt)
@@ -184,10 +190,6 @@ def test_registered_voices_need_no_onnxruntime(folder: Path, monkeypatch: pytest
     assert torch.equal(voices["anna"].tokens, prompt.tokens)
     assert torch.equal(voices["anna"].mel, prompt.mel)
     assert torch.equal(voices["anna"].speaker, prompt.speaker)
-
-
-def test_folder_without_voices(folder: Path) -> None:
-    assert load_voices(folder, CONFIG) == {}
 
 
 @pytest.mark.parametrize("change", ["mel", "speaker", "missing", "damaged", "range"])

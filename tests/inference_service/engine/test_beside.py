@@ -12,13 +12,11 @@ from inference_service.engine.engine import LiveEngine
 from inference_service.families.causal_runtime import CausalRuntime
 from inference_service.interface.engine import (
     CallDelta,
-    Closed,
     Done,
     End,
     Piece,
     Prefilled,
     SessionFailed,
-    Sink,
 )
 from inference_service.interface.setups import (
     NO_TOOLS,
@@ -32,7 +30,7 @@ from inference_service.tools.grammar import CallGrammar, Constraint
 from tests.inference_service.engine.support import streaming, tiny_caller
 from tests.inference_service.engine.support.calling import TIME, WARM, required
 from tests.inference_service.engine.support.left import is_clean
-from tests.inference_service.engine.test_engine import PATIENCE_S, Client, Slots
+from tests.inference_service.engine.test_engine import PATIENCE_S, Client, Rig, Slots
 
 
 @dataclass
@@ -61,11 +59,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> CausalRuntime:
 
 @pytest.fixture
 def slots(runtime: CausalRuntime) -> Iterator[Slots]:
-    def deliver(batch: list[tuple[Sink, Any]]) -> None:
-        for sink, event in batch:
-            sink(event)
-
-    engine = LiveEngine(runtime, 2, deliver, pytest.fail)
+    engine = LiveEngine(runtime, 2, Rig._deliver, pytest.fail)
     yield Slots(engine)
     engine.stop()
     for slot in range(2):
@@ -84,9 +78,7 @@ def chat(slots: Slots, seed: int = 1) -> Client:
 
 
 def ask(client: Client, unit: int, tools: Tools = NO_TOOLS) -> None:
-    client.session.prefill(unit, TurnInput((ChatMessage("user", ("Hi",)),), tools=tools))
-    client.session.generate(unit, False, UnitOverrides())
-    client.session.finalize(unit)
+    client.send(unit, TurnInput((ChatMessage("user", ("Hi",)),), tools=tools))
 
 
 def answer(client: Client, unit: int) -> tuple[str, str, End]:
@@ -106,11 +98,9 @@ def test_a_grammar_that_takes_for_ever_to_compile_holds_up_no_answer(
     neighbour.session.prefill(1, TurnInput((ChatMessage("user", ("Hi",)),), tools=required(TIME)))
     neighbour.until(Prefilled, 1)
     monkeypatch.setattr(CallGrammar, "constraint", gate.hold(CallGrammar.constraint))
-
     ask(attacker, 1, required(TIME))
     assert gate.reached.wait(PATIENCE_S)
     neighbour.session.generate(1, False, UnitOverrides())
-
     assert answer(neighbour, 1) == ("", "{}", End.TURN)
     gate.opened.set()
     assert answer(attacker, 1) == ("", "{}", End.TURN)
@@ -138,13 +128,10 @@ def test_a_session_may_end_while_its_grammar_is_at_work(
     monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
     ask(leaving, 1, required(TIME))
     assert gate.reached.wait(PATIENCE_S)
-
-    leaving.session.close()
-    leaving.until(Closed)
+    leaving.close()
     assert is_clean(runtime.language.cache)
     gate.opened.set()
     monkeypatch.undo()
-
     coming = chat(slots)
     ask(coming, 1, required(TIME))
     assert answer(coming, 1) == ("", "{}", End.TURN)

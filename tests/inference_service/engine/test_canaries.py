@@ -147,13 +147,3 @@ def test_a_pass_that_fails_and_is_made_again_in_parts_moves_no_token(monkeypatch
 
     assert max(failures) >= 3, "else nobody had company"
     assert [canary.summary() for canary in canaries] == alone()
-
-
-def test_sessions_are_told_the_same_however_many_codes_a_step_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    speaker = runtime().speaker
-    assert speaker is not None
-    expected = alone()
-    monkeypatch.setattr(speaker, "at_once", 5)
-    canaries = [writing(), talking()]
-    play([talking(98), *canaries, talking(97)], [0, 1, 2, 3])
-    assert [canary.summary() for canary in canaries] == expected

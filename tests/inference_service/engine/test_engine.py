@@ -28,6 +28,7 @@ from inference_service.interface.engine import (
     Sink,
 )
 from inference_service.interface.setups import (
+    Content,
     DuplexSetup,
     Sampling,
     SessionSetup,
@@ -75,9 +76,17 @@ class Client:
 
     def unit(self, number: int, *, seed: int | None = None, force_listen: bool = False) -> None:
         """Writes a whole unit ahead."""
-        self.session.prefill(number, UnitInput(sound(number if seed is None else seed)))
+        self.send(number, UnitInput(sound(number if seed is None else seed)), force_listen=force_listen)
+
+    def send(self, number: int, content: Content, *, force_listen: bool = False) -> None:
+        """Writes a unit of this content ahead, with its orders."""
+        self.session.prefill(number, content)
         self.session.generate(number, force_listen, UnitOverrides())
         self.session.finalize(number)
+
+    def close(self) -> list[Event]:
+        self.session.close()
+        return self.until(Closed)
 
 
 class Slots:
@@ -192,7 +201,6 @@ def test_unit_is_answered_in_order_with_text_and_at_most_a_second_of_sound(rig: 
     client.unit(1)
     events = client.until(Finalized)
     assert [type(event) for event in events] == [Ready, Prefilled, Piece, Piece, Done, Finalized]
-
     ready, _, text, spoken, *_ = events
     assert ready.prompt_tokens > 3
     assert text.text
@@ -234,17 +242,6 @@ def test_short_audio_is_padded_with_silence(rig: Rig) -> None:
     assert said[0] == said[1]
 
 
-def test_input_that_cannot_be_prepared_fails_its_unit_alone(rig: Rig) -> None:
-    client = rig.open(force_listen_count=0)
-    client.session.prefill(1, UnitInput(sound(1, 16_001)))
-    client.session.generate(1, False, UnitOverrides())
-    client.session.finalize(1)
-    client.unit(2)
-    prefilled = [event for event in client.until(Done) if isinstance(event, Prefilled)]
-    assert [unit.failure and unit.failure.reason for unit in prefilled] == ["INFERENCE_FAILED"]
-    assert any(isinstance(event, Prefilled) and event.failure is None for event in client.until(Done))
-
-
 def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
     client = rig.open(force_listen_count=0)
     client.unit(1)
@@ -273,29 +270,6 @@ def test_what_a_unit_waits_for_the_one_before_it_is_in_its_total_alone(
 
     spent = run.timings()
     assert (spent.queue, spent.total, spent.worked) == (1.0, 10.0, 4.0)
-
-
-def test_units_after_a_full_context_are_answered_but_not_heard(rig: Rig) -> None:
-    client = rig.open(window=Window())
-    end, number = End.LISTEN, 0
-    while end is End.LISTEN:
-        number += 1
-        assert number < 40
-        client.unit(number, force_listen=True)
-        (end,) = [event.end for event in client.until(Finalized) if isinstance(event, Done)]
-    assert end is End.CONTEXT_FULL
-
-    for late in (number + 1, number + 2):
-        client.unit(late)
-    prefilled, done, finalized = client.until(Finalized, number + 2)[3:]
-
-    assert isinstance(prefilled, Prefilled)
-    assert prefilled.failure
-    assert prefilled.failure.reason == "INPUT_TOO_LONG"
-    assert isinstance(done, Done)
-    assert done.end is End.CONTEXT_FULL
-    assert isinstance(finalized, Finalized)
-    assert finalized.context_tokens == prefilled.context_tokens
 
 
 def test_cancel_overtakes_the_orders_of_units_up_to_its_own_that_are_to_come(rig: Rig) -> None:
@@ -356,20 +330,10 @@ def test_close_gives_one_closed_and_nothing_after_it(rig: Rig, stage: Callable[[
     client, neighbour = rig.open(force_listen_count=0), rig.open(seed=2)
     stage(client)
     client.session.close()
-    client.session.close()
-    client.until(Closed)
+    client.close()
+    client.unit(5)
+    client.session.cancel(5)
     # Whatever was still on its way has passed through the engine once the neighbour is served.
-    neighbour.unit(1)
-    neighbour.until(Finalized)
-    assert client.told.empty()
-
-
-def test_orders_after_a_close_are_dropped(rig: Rig) -> None:
-    client, neighbour = rig.open(), rig.open(seed=2)
-    client.session.close()
-    client.until(Closed)
-    client.unit(1)
-    client.session.cancel(1)
     neighbour.unit(1)
     neighbour.until(Finalized)
     assert client.told.empty()
@@ -400,8 +364,7 @@ def test_reused_slot_says_what_a_fresh_engine_says(rig: Rig) -> None:
         for number in (1, 2, 3, 4):
             client.unit(number, seed=50 + number)
         client.until(Piece)
-        client.session.close()
-        client.until(Closed)
+        client.close()
     assert is_clean(rig.engine._runtime.language.cache)
     assert is_clean(rig.engine._runtime.speaker.decoder.cache)
     again = rig.open(prompt="Who are you?", seed=3, force_listen_count=0)
@@ -412,20 +375,21 @@ def test_reused_slot_says_what_a_fresh_engine_says(rig: Rig) -> None:
     assert speech_of(again.events) == speech_of(expected.events)
 
 
-def test_poisoned_unit_fails_alone_and_its_session_goes_on(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    "bad", [np.full(16_000, np.nan, np.float32), sound(1, 16_001)], ids=["poisoned", "too long"]
+)
+def test_bad_unit_fails_alone_and_its_session_goes_on(rig: Rig, bad: NDArray[np.float32]) -> None:
     sick, well = rig.open(force_listen_count=0), rig.open(seed=2, force_listen_count=0)
-    sick.session.prefill(1, UnitInput(np.full(16_000, np.nan, np.float32)))
-    sick.session.generate(1, True, UnitOverrides())
-    sick.session.finalize(1)
+    sick.send(1, UnitInput(bad))
+    well.unit(1)
     for number in (2, 3):
         sick.unit(number)
-    for number in (1, 2, 3):
         well.unit(number)
 
     events = sick.until(Finalized, 3)
-    refused = [event.unit for event in events if isinstance(event, Prefilled) and event.failure]
+    refused = [(it.unit, it.failure.reason) for it in events if isinstance(it, Prefilled) and it.failure]
+    assert refused == [(1, "INFERENCE_FAILED")]
     ends = [event.end for event in events if isinstance(event, Done)]
-    assert refused == [1]
     assert ends[0] is End.FAILED
     assert set(ends[1:]) <= {End.CHUNK, End.TURN}
     ends = [event.end for event in well.until(Finalized, 3) if isinstance(event, Done)]
@@ -469,7 +433,6 @@ def test_cached_pages_of_a_session_that_is_its_own_tenant_go_with_it(rig: Rig, i
     tenant = Tenant(b"1" * 32, is_session=is_session)
     client = rig.slots.open(TokensSetup(Sampling(), 1, "Be kind to everybody. " * 8, tenant=tenant))
     client.until(Ready)
-    client.session.close()
-    client.until(Closed)
+    client.close()
     assert (rig.engine.occupancy().cached_pages == 0) is is_session
     assert is_clean(rig.engine._runtime.language.cache)

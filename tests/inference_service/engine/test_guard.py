@@ -20,7 +20,6 @@ from inference_service.interface.engine import Closed, Done, Event, Finalized, S
 from inference_service.interface.setups import (
     DuplexSetup,
     Sampling,
-    SessionSetup,
     StreamInput,
     TokensSetup,
     TranscribeSetup,
@@ -32,6 +31,7 @@ from inference_service.interface.setups import (
 from inference_service.observability.watchdog import Watchdog
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
+from tests.inference_service.engine.test_engine import Rig as EngineRig
 from tests.support import faults
 from tests.support.patience import PATIENCE_S
 
@@ -177,7 +177,7 @@ def test_what_only_the_crowd_has_no_memory_for_is_done_in_parts() -> None:
     assert failed(sessions) == []
 
 
-class Rig:
+class Rig(EngineRig):
     """A running engine with a tiny model, in which sessions that are called so meet faults."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class Rig:
         faults.break_in(runtime)
         assert runtime.speaker is not None
         runtime.speaker.at_once = 5  # as on a GPU: more to take back
-        self.engine = LiveEngine(runtime, 4, _deliver, self.fatal.put)
+        self.engine = LiveEngine(runtime, 4, self._deliver, self.fatal.put)
         self.slots = Slots(self.engine)
 
     def hold(self) -> None:
@@ -206,17 +206,9 @@ class Rig:
         window = Window(WindowMode.CONTEXT, 120, 100, remembered_tokens=10)
         return self.slots.open(DuplexSetup("Be brief.", settings, window, seed), name)
 
-    def other(self, setup: SessionSetup, name: str = "session") -> Client:
-        return self.slots.open(setup, name)
-
 
 def _pass(gate: threading.Event) -> None:
     assert gate.wait(PATIENCE_S)
-
-
-def _deliver(batch: list[tuple[Any, Event]]) -> None:
-    for sink, event in batch:
-        sink(event)
 
 
 @pytest.fixture(scope="module")
@@ -241,11 +233,11 @@ def talk(rig: Rig, name: str = "session", seed: int = 1) -> tuple[Client, list[A
 
 
 def write(rig: Rig, name: str = "session") -> tuple[Client, list[Any]]:
-    return rig.other(TOKENS, name), [StreamInput(ids) for ids in IDS]
+    return rig.slots.open(TOKENS, name), [StreamInput(ids) for ids in IDS]
 
 
 def take_down(rig: Rig, name: str = "session") -> tuple[Client, list[Any]]:
-    return rig.other(TRANSCRIBE, name), [StreamInput(pcm, ends=not len(pcm)) for pcm in SOUNDS]
+    return rig.slots.open(TRANSCRIBE, name), [StreamInput(pcm, ends=not len(pcm)) for pcm in SOUNDS]
 
 
 KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
@@ -270,15 +262,12 @@ def together(rig: Rig, plays: list[tuple[Client, list[Any]]]) -> list[list[Event
     """Has all units of all sessions run, from the same tick on; what each is told."""
     for client, contents in plays:
         for unit, content in enumerate(contents, 1):
-            client.session.prefill(unit, content)
-            client.session.generate(unit, False, UnitOverrides())
-            client.session.finalize(unit)
+            client.send(unit, content)
     rig.let_go(sum(1 + 3 * len(contents) for _, contents in plays))
     told = []
     for client, _ in plays:
         events = client.until(Finalized, UNITS, or_kind=SessionFailed)
-        client.session.close()
-        client.until(Closed)
+        client.close()
         told.append(events)
     return told
 
@@ -334,12 +323,11 @@ def test_a_session_that_cannot_be_opened_loses_no_slot(rig: Rig) -> None:
     for _ in range(10):
         with pytest.raises(ValueError, match="canary"):
             rig.engine.open("attack-open-0", 2, TOKENS, lambda event: None)
-    client = rig.other(TOKENS)
+    client = rig.slots.open(TOKENS)
     client.session.prefill(1, StreamInput((1, 2)))
     client.session.generate(1, False, UnitOverrides())
     assert any(isinstance(event, Done) for event in client.until(Done))
-    client.session.close()
-    client.until(Closed)
+    client.close()
 
 
 def test_a_slot_that_cannot_be_emptied_is_given_to_nobody() -> None:
@@ -363,33 +351,22 @@ def test_a_slot_that_cannot_be_emptied_is_given_to_nobody() -> None:
     rig.engine.stop()
 
 
-def watched(*steps: tuple[float, float | None], limit_s: float = 10.0) -> list[bool]:
-    """What a watchdog says at these times of an engine that is at the step begun at the second number."""
+def watched(
+    until: float, step: Callable[[float], float | None], *later: tuple[float, float | None]
+) -> list[bool]:
+    """What a watchdog says every half second, and later, of an engine at the step begun at that time."""
     now = SimpleNamespace(time=0.0, busy_since=None)
-    watchdog = Watchdog(now, lambda: now.time, limit_s)
+    watchdog = Watchdog(now, lambda: now.time, 10.0)
     said = []
-    for now.time, now.busy_since in steps:
+    for now.time, now.busy_since in [*((i / 2, step(i / 2)) for i in range(1, round(until * 2) + 1)), *later]:
         said.append(watchdog.check())
     return said
 
 
-def every_half_second(
-    until: float, step: Callable[[float], float | None]
-) -> list[tuple[float, float | None]]:
-    return [(i / 2, step(i / 2)) for i in range(1, round(until * 2) + 1)]
-
-
-def test_an_engine_that_waits_or_gets_on_never_hangs() -> None:
-    assert not any(watched(*every_half_second(100, lambda time: None)))
-    assert not any(watched(*every_half_second(100, lambda time: time // 8 * 8)))
-
-
-def test_a_step_of_more_than_the_limit_hangs() -> None:
-    said = watched(*every_half_second(30, lambda time: 3.0 if time >= 3 else None))
+def test_a_step_of_more_than_the_limit_hangs_unless_the_process_was_stopped() -> None:
+    assert not any(watched(100, lambda time: None)), "it waits"
+    assert not any(watched(100, lambda time: time // 8 * 8)), "it gets on"
+    assert not any(watched(3, lambda time: 2.0, (60.0, 2.0), (60.5, 2.0), (61.0, 61.0))), "it was frozen"
+    said = watched(30, lambda time: 3.0 if time >= 3 else None)
     assert not any(said[: 2 * 13 - 2])
     assert all(said[2 * 13 :])
-
-
-def test_a_process_that_was_stopped_does_not_say_that_its_engine_hangs() -> None:
-    frozen = [*every_half_second(3, lambda time: 2.0), (60.0, 2.0), (60.5, 2.0), (61.0, 61.0)]
-    assert not any(watched(*frozen))

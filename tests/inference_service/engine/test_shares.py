@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 
 from inference_service.engine.batch.decoder import Segment
@@ -33,6 +32,7 @@ from inference_service.interface.setups import (
 )
 from inference_service.session.base.session import QueuedUnit, Session, Stage
 from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.test_engine import sound
 from tests.support.drawing import jpeg
 
 FORWARD_S, ROW_S, SPEECH_S, SLICE_S, OPENING_S = 0.004, 0.0003, 0.005, 0.02, 0.05
@@ -159,20 +159,26 @@ class Play:
         settings = replace(self.runtime.info.duplex_defaults, force_listen_count=0, greedy=True)
         setup = DuplexSetup("Be brief.", settings, self.runtime.info.window, 1, sees)
         session = self.enter(name, setup)
-        self.until(lambda: self.when(name, Ready) is not None)
+        self.until(lambda: self.has(name, Ready))
         return session
+
+    def writer(self, most: int = 40, *, is_background: bool = False) -> Session[Any]:
+        """A transcription that has begun."""
+        sampling = Sampling(max_new_tokens=most, temperature=0.0)
+        session = self.enter("writer", TranscribeSetup(sampling, seed=1, is_background=is_background))
+        self.until(lambda: self.has("writer", Ready))
+        return session
+
+    def has(self, name: str, kind: type[Any]) -> bool:
+        """Whether a session was told of something."""
+        return self.when(name, kind) is not None
 
     def chat(self, name: str, *parts: str | Picture | Clip) -> Session[Any]:
         """A chat with its first turn sent."""
         session = self.enter(name, ChatSetup(Sampling(max_new_tokens=3, temperature=0.0), seed=1))
-        self.until(lambda: self.when(name, Ready) is not None)
+        self.until(lambda: self.has(name, Ready))
         self.send(session, 1, TurnInput((ChatMessage("user", parts),)))
         return session
-
-
-def sound(seed: int, samples: int = 16_000) -> np.ndarray[Any, np.dtype[np.float32]]:
-    noise = np.random.default_rng(seed).standard_normal(samples)
-    return np.asarray(noise * 0.1, dtype=np.float32)
 
 
 @pytest.fixture
@@ -196,21 +202,28 @@ def speak(stage: Play, talk: Session[Any], number: int) -> float:
     return stage.now - came
 
 
-def test_a_speaking_unit_meets_its_deadline_behind_eight_prompts_and_says_the_same(stage: Play) -> None:
-    alone = Play()
-    quiet = alone.talk()
-    usual = [speak(alone, quiet, number) for number in (1, 2, 3)]
-
+def alone(units: int) -> tuple[list[float], list[object]]:
+    """How long the units of a conversation take by itself, and what it says."""
+    stage = Play()
     talk = stage.talk()
-    chats = crowd(stage)
-    took = [speak(stage, talk, number) for number in (1, 2, 3)]
+    return [speak(stage, talk, number) for number in range(1, units + 1)], stage.said("talk")
 
-    assert stage.said("talk") == alone.said("talk")
-    assert any(event.audio is not None for _, event in stage.told["talk"] if isinstance(event, Piece))
+
+def require_undisturbed(stage: Play, took: list[float], usual: list[float], said: list[object]) -> None:
+    assert stage.said("talk") == said
     assert max(took) < UNIT_S
     portion = FORWARD_S + LEAST_SHARE * ROW_S
     assert all(one <= other * 8 / 7 + 2 * portion for one, other in zip(took, usual, strict=True))
-    assert any(stage.when(chat.id, Prefilled) is None for chat in chats), "there was nothing to wait for"
+
+
+def test_a_speaking_unit_meets_its_deadline_behind_eight_prompts_and_says_the_same(stage: Play) -> None:
+    usual = alone(3)
+    talk = stage.talk()
+    chats = crowd(stage)
+    took = [speak(stage, talk, number) for number in (1, 2, 3)]
+    require_undisturbed(stage, took, *usual)
+    assert any(event.audio is not None for _, event in stage.told["talk"] if isinstance(event, Piece))
+    assert any(not stage.has(chat.id, Prefilled) for chat in chats), "there was nothing to wait for"
 
 
 def test_while_units_wait_the_others_get_an_eighth_of_the_time_and_no_less(stage: Play) -> None:
@@ -243,24 +256,17 @@ def test_a_tick_tells_what_went_into_work_without_a_deadline_and_who_spoke(stage
     assert 0.04 <= theirs <= 0.3
 
 
-def test_a_unit_joins_those_under_way_while_these_have_half_of_their_time(stage: Play) -> None:
+@pytest.mark.parametrize("passed", [0.0, UNIT_S / 2], ids=["they have time", "they are short of it"])
+def test_a_unit_joins_those_under_way_while_these_have_half_of_their_time(stage: Play, passed: float) -> None:
     first, second = stage.talk("first"), stage.talk("second")
     stage.send(first, 1, UnitInput(sound(1)))
     stage.step()
+    stage.now += passed
     stage.send(second, 1, UnitInput(sound(2)))
-    stage.until(lambda: stage.when("second", Prefilled) is not None)
-    assert stage.when("first", Done) is None
-
-
-def test_a_unit_does_not_join_those_that_are_short_of_time(stage: Play) -> None:
-    first, second = stage.talk("first"), stage.talk("second")
-    stage.send(first, 1, UnitInput(sound(1)))
-    stage.step()
-    stage.now += UNIT_S / 2
-    stage.send(second, 1, UnitInput(sound(2)))
-    stage.until(lambda: stage.when("first", Done) is not None)
-    assert stage.when("second", Prefilled) is None
-    stage.until(lambda: stage.when("second", Done) is not None)
+    stage.until(lambda: stage.has("second", Prefilled) or stage.has("first", Done))
+    assert stage.has("first", Done) is bool(passed)
+    assert stage.has("second", Prefilled) is not bool(passed)
+    stage.until(lambda: stage.has("second", Done))
 
 
 def test_nobody_waits_for_a_unit_whose_caller_kept_its_order_back(stage: Play) -> None:
@@ -268,34 +274,32 @@ def test_nobody_waits_for_a_unit_whose_caller_kept_its_order_back(stage: Play) -
     late, other = stage.talk("late"), stage.talk("other")
     heard = late.preprocessor.prepare(UnitInput(sound(1)))
     late.queue.prefill(QueuedUnit(1, heard, stage.now, finalize=True))
-    stage.until(lambda: stage.when("late", Prefilled) is not None)
+    stage.until(lambda: stage.has("late", Prefilled))
     stage.now += 0.9 * UNIT_S
     late.queue.generate(1, False, UnitOverrides(), at=stage.now)
     stage.send(other, 1, UnitInput(sound(2)))
     stage.step()
-
-    assert stage.when("other", Prefilled) is not None
-    assert stage.when("late", Done) is None, "else there was nobody to wait for"
-    stage.until(lambda: stage.when("late", Done) is not None and stage.when("other", Done) is not None)
+    assert stage.has("other", Prefilled)
+    assert not stage.has("late", Done), "else there was nobody to wait for"
+    stage.until(lambda: stage.has("late", Done) and stage.has("other", Done))
 
 
 def test_nobody_waits_for_a_chunk_of_many_seconds_that_is_behind(stage: Play) -> None:
-    writer = stage.enter("writer", TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1))
-    stage.until(lambda: stage.when("writer", Ready) is not None)
+    writer = stage.writer()
     talk = stage.talk()
     stage.send(writer, 1, StreamInput(sound(1, 16_000 * 30), begins=True))
     stage.step()
     stage.step()
     stage.now += 20.0
     stage.send(talk, 1, UnitInput(sound(2)))
-    stage.until(lambda: stage.when("talk", Done) is not None)
-    assert stage.when("writer", Done) is None
+    stage.until(lambda: stage.has("talk", Done))
+    assert not stage.has("writer", Done)
 
 
 def test_with_no_unit_in_sight_all_is_theirs(stage: Play) -> None:
     stage.talk()
     chats = crowd(stage, 2)
-    stage.until(lambda: all(stage.when(chat.id, Done) is not None for chat in chats))
+    stage.until(lambda: all(stage.has(chat.id, Done) for chat in chats))
     assert max(sum(spent.rows.values()) for spent in stage.spent) == stage.runtime.most_waiting
 
 
@@ -303,11 +307,10 @@ def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it
     stage: Play,
 ) -> None:
     """Its first second is due like any other; the rest is read ahead in the share of what can wait."""
-    writer = stage.enter("writer", TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1))
-    stage.until(lambda: stage.when("writer", Ready) is not None)
+    writer = stage.writer()
     stage.send(writer, 1, StreamInput(sound(1, 16_000 * 30), begins=True))
     dues = set()
-    while stage.when("writer", Done) is None:
+    while not stage.has("writer", Done):
         stage.step()
         if writer.queue.first is not None and writer.due is not None:
             dues.add(round(writer.due - writer.queue.first.arrival, 3))
@@ -315,12 +318,10 @@ def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it
 
 
 def test_a_background_transcription_has_no_deadline_and_is_written_down(stage: Play) -> None:
-    setup = TranscribeSetup(Sampling(max_new_tokens=4, temperature=0.0), seed=1, is_background=True)
-    writer = stage.enter("writer", setup)
-    stage.until(lambda: stage.when("writer", Ready) is not None)
+    writer = stage.writer(4, is_background=True)
     stage.send(writer, 1, StreamInput(sound(1, 16_000), begins=True, ends=True))
     dues = set()
-    while stage.when("writer", Done) is None:
+    while not stage.has("writer", Done):
         stage.step()
         dues.add(writer.due)
     assert dues == {None}
@@ -329,14 +330,11 @@ def test_a_background_transcription_has_no_deadline_and_is_written_down(stage: P
 def test_a_background_transcription_joins_a_tick_each_tenth_of_a_second_while_others_have_work(
     stage: Play,
 ) -> None:
-    setup = TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1, is_background=True)
-    writer = stage.enter("writer", setup)
-    stage.until(lambda: stage.when("writer", Ready) is not None)
+    writer = stage.writer(is_background=True)
     chats = crowd(stage, 2)
-    stage.until(lambda: all(stage.when(chat.id, Ready) is not None for chat in chats))
+    stage.until(lambda: all(stage.has(chat.id, Ready) for chat in chats))
     stage.send(writer, 1, StreamInput(sound(1, 16_000 * 3), begins=True, ends=True))
-    stage.until(lambda: stage.when("writer", Done) is not None)
-
+    stage.until(lambda: stage.has("writer", Done))
     slots = {chat.slot for chat in chats}
     beside = [it for it in stage.spent if writer.slot in it.rows and it.waiting & slots]
     gaps = [later.began - earlier.began for earlier, later in pairwise(beside)]
@@ -346,22 +344,22 @@ def test_a_background_transcription_joins_a_tick_each_tenth_of_a_second_while_ot
 
 def test_pictures_are_seen_a_few_in_a_tick_and_sound_goes_on_beside_them(stage: Play) -> None:
     stage.runtime.slice_rows = 64  # as large as those of MiniCPM-o: two of them are as much as a tick takes
-    alone = Play()
-    quiet = alone.talk("seeing", sees=True)
-    alone.send(quiet, 1, UnitInput(sound(1), (PICTURE,) * 4))
-    alone.until(lambda: alone.when("seeing", Done) is not None)
+    other = Play()
+    quiet = other.talk("seeing", sees=True)
+    other.send(quiet, 1, UnitInput(sound(1), (PICTURE,) * 4))
+    other.until(lambda: other.has("seeing", Done))
 
     talk, seeing = stage.talk(), stage.talk("seeing", sees=True)
     stage.send(seeing, 1, UnitInput(sound(1), (PICTURE,) * 4))
     stage.send(talk, 1, UnitInput(sound(2)))
-    stage.until(lambda: stage.when("seeing", Done) is not None)
+    stage.until(lambda: stage.has("seeing", Done))
     heard, seen = stage.when("talk", Prefilled), stage.when("seeing", Prefilled)
 
     assert [spent.slices for spent in stage.spent if spent.slices] == [2, 2]
     assert heard is not None
     assert seen is not None
     assert heard < seen
-    assert stage.said("seeing") == alone.said("seeing")
+    assert stage.said("seeing") == other.said("seeing")
 
 
 def test_an_album_is_looked_at_in_the_share_of_what_can_wait(stage: Play) -> None:
@@ -369,8 +367,7 @@ def test_an_album_is_looked_at_in_the_share_of_what_can_wait(stage: Play) -> Non
     talk = stage.talk()
     album = stage.chat("album", *[Picture(PICTURE)] * 12, "What is it?")
     took = speak(stage, talk, 1)
-    stage.until(lambda: stage.when(album.id, Done) is not None)
-
+    stage.until(lambda: stage.has(album.id, Done))
     busy = [spent.slices for spent in stage.spent if talk.slot in spent.waiting]
     assert max(busy) <= 1
     assert took < UNIT_S
@@ -380,21 +377,18 @@ def test_an_album_is_looked_at_in_the_share_of_what_can_wait(stage: Play) -> Non
 
 
 def test_newcomers_are_opened_one_by_one_while_a_unit_is_on_its_way(stage: Play) -> None:
-    alone = Play()
-    speak(alone, alone.talk(), 1)
-
+    _, said = alone(1)
     talk, info = stage.talk(), stage.runtime.info
     begin, came = len(stage.spent), stage.now
     stage.send(talk, 1, UnitInput(sound(1)))
     for number in range(6):
         stage.enter(f"new {number}", DuplexSetup("x y z " * 40, info.duplex_defaults, info.window, seed=1))
-    stage.until(lambda: all(stage.when(f"new {number}", Ready) is not None for number in range(6)))
-
+    stage.until(lambda: all(stage.has(f"new {number}", Ready) for number in range(6)))
     assert [spent.started for spent in stage.spent[begin:] if spent.started] == [1] * 6
     done = stage.when("talk", Done)
     assert done is not None
     assert done < came + UNIT_S
-    assert stage.said("talk") == alone.said("talk")
+    assert stage.said("talk") == said
 
 
 def test_whoever_waits_for_a_turn_is_told_that_it_is_not_forgotten(stage: Play) -> None:
@@ -410,15 +404,12 @@ def replaying(stage: Play, count: int) -> list[Session[Any]]:
     info = stage.runtime.info
     setup = DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1, records=True)
     sessions = [stage.enter(f"replay {number}", setup) for number in range(count)]
-    stage.until(lambda: all(stage.when(session.id, Ready) is not None for session in sessions))
+    stage.until(lambda: all(stage.has(session.id, Ready) for session in sessions))
     return sessions
 
 
 def test_thousands_of_replayed_units_cost_a_talking_neighbour_no_second(stage: Play) -> None:
-    alone = Play()
-    quiet = alone.talk()
-    usual = [speak(alone, quiet, number) for number in (1, 2, 3, 4)]
-
+    usual = alone(4)
     talk = stage.talk()
     replays, recorded = replaying(stage, 8), UnitRecord(End.LISTEN)
     for session in replays:
@@ -427,10 +418,7 @@ def test_thousands_of_replayed_units_cost_a_talking_neighbour_no_second(stage: P
     begin = len(stage.spent)
     took = [speak(stage, talk, number) for number in (1, 2, 3, 4)]
 
-    assert stage.said("talk") == alone.said("talk")
-    assert max(took) < UNIT_S
-    portion = FORWARD_S + LEAST_SHARE * ROW_S
-    assert all(one <= other * 8 / 7 + 2 * portion for one, other in zip(took, usual, strict=True))
+    require_undisturbed(stage, took, *usual)
     slots = {session.slot for session in replays}
     busy = [spent for spent in stage.spent[begin:] if talk.slot in spent.waiting]
     heard = [len(slots.intersection(spent.heard)) for spent in busy]

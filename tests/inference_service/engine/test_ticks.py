@@ -9,7 +9,6 @@ import pytest
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import (
     NAMED_TICKS,
-    Closed,
     Done,
     Event,
     Finalized,
@@ -63,8 +62,11 @@ def talk(clients: Sequence[Client], units: int) -> None:
             client.until(Finalized)
 
 
-def test_ticks_are_numbered_and_follow_one_another(watched: Watched) -> None:
+def test_ticks_are_numbered_follow_one_another_and_are_told_before_what_came_of_them(
+    watched: Watched,
+) -> None:
     talk([watched.open()], units=4)
+    assert [type(told) for told in watched.told[:4]] == [Ticked, Ready, Ticked, Prefilled]
     ticks = watched.ticks
     assert [tick.number for tick in ticks] == list(range(1, len(ticks) + 1))
     times = [moment for tick in ticks for moment in (tick.started, tick.ended)]
@@ -165,18 +167,11 @@ def test_one_tick_in_many_names_who_was_in_it(watched: Watched) -> None:
     assert 1 <= in_unit <= unit
 
 
-def test_a_tick_is_told_before_what_came_of_it(watched: Watched) -> None:
-    talk([watched.open()], units=1)
-    first = [type(told) for told in watched.told[:4]]
-    assert first == [Ticked, Ready, Ticked, Prefilled]
-
-
 def test_a_session_that_is_over_leaves_nothing_behind(watched: Watched) -> None:
     client = watched.open()
     talk([client], units=1)
     full = watched.engine.occupancy()
-    client.session.close()
-    client.until(Closed)
+    client.close()
     empty = watched.engine.occupancy()
     assert 0 == empty.kv_tokens < full.kv_tokens < full.kv_capacity_tokens == empty.kv_capacity_tokens
     assert (full.device_memory_bytes or 0) > 2**20

@@ -127,7 +127,6 @@ def test_what_is_no_number_in_one_context_is_felt_there_alone() -> None:
     fed = [decoder.forward([Segment(0, 0, 0, Rows.of(rows[0, :20]))])[0]]
     decoder.forward([Segment(1, 0, 0, Rows.of(rows[1, :20]))])
     sound, spoiled = decoder.forward([Segment(slot, 20, 20, Rows.of(rows[slot, 20:40])) for slot in range(2)])
-
     assert spoiled.isnan().all()
     whole = alone(inputs_embeds=rows[:1, :40], use_cache=False).last_hidden_state[0]
     torch.testing.assert_close(torch.cat([*fed, sound]), whole, atol=2e-5, rtol=1e-5)

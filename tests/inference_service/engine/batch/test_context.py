@@ -59,25 +59,20 @@ def unit(context: Context, length: int, seed: int = 0) -> int:
 
 def test_window_bounds_the_context_for_ever(decoder: PackedDecoder) -> None:
     context = opened(decoder)
-    rng = random.Random(1)
-    dropped = 0
+    rng, dropped, dropping = random.Random(1), 0, 0
     for number in range(300):
-        dropped += unit(context, rng.randint(1, 15), number)
+        before, length = context.tokens, rng.randint(1, 15)
+        now = unit(context, length, number)
+        if now:
+            dropping += 1
+            assert before + length + 2 > BASIC.high_tokens, "only above high"
+            assert BASIC.low_tokens - 17 < context.tokens <= BASIC.low_tokens, "no more than it has to"
+        dropped += now
         assert context.tokens <= BASIC.high_tokens
         assert context.tokens == PROMPT + sum(context.units)
+
+    assert dropping > 9
     assert dropped == 300 - len(context.units)
-
-
-def test_window_drops_until_at_most_low_and_only_above_high(decoder: PackedDecoder) -> None:
-    context = opened(decoder)
-    lengths = []
-    for _ in range(9):
-        before = context.tokens
-        if unit(context, 8):
-            assert before + 10 > BASIC.high_tokens
-            lengths.append(context.tokens)
-    assert lengths
-    assert all(BASIC.low_tokens - 10 < length <= BASIC.low_tokens for length in lengths)
 
 
 def test_last_unit_is_kept_even_if_it_alone_is_too_long(decoder: PackedDecoder) -> None:
@@ -87,17 +82,15 @@ def test_last_unit_is_kept_even_if_it_alone_is_too_long(decoder: PackedDecoder) 
     assert context.units == [82]
 
 
-def test_without_a_window_nothing_is_dropped(decoder: PackedDecoder) -> None:
-    context = opened(decoder, Window())
-    assert [unit(context, 8) for _ in range(9)] == [0] * 9
-    assert context.tokens == PROMPT + 90
-
-
-def test_without_a_window_there_is_room_up_to_the_limit(decoder: PackedDecoder) -> None:
+def test_without_a_window_nothing_is_dropped_and_there_is_room_up_to_the_limit(
+    decoder: PackedDecoder,
+) -> None:
     context = opened(decoder, Window())
     assert context.has_room_for(100 - PROMPT)
     assert not context.has_room_for(100 - PROMPT + 1)
     assert opened(decoder, BASIC, slot=1).has_room_for(1000)
+    assert [unit(context, 8) for _ in range(9)] == [0] * 9
+    assert context.tokens == PROMPT + 90
 
 
 def test_positions_go_on_over_drops(decoder: PackedDecoder) -> None:
@@ -107,21 +100,14 @@ def test_positions_go_on_over_drops(decoder: PackedDecoder) -> None:
         assert context.segment(Rows.of(rows(1))).position == PROMPT + 10 * number - len(context.pending)
 
 
-def test_prompt_values_are_never_touched(decoder: PackedDecoder) -> None:
+def test_prompt_keys_move_with_the_window_without_drift_and_its_values_stay(decoder: PackedDecoder) -> None:
     context = opened(decoder)
-    before = decoder.cache.held(0, 0, PROMPT)[1].clone()
-    for number in range(40):
-        unit(context, 8, number)
-    assert torch.equal(decoder.cache.held(0, 0, PROMPT)[1], before)
-
-
-def test_prompt_keys_move_with_the_window_and_do_not_drift(decoder: PackedDecoder) -> None:
-    context = opened(decoder)
-    before = decoder.cache.held(0, 0, PROMPT)[0].clone()
-    drops = 0
-    while drops < 300:
-        drops += unit(context, 8)
-    for moved, own in zip(decoder.cache.held(0, 0, PROMPT)[0], before, strict=True):
+    keys, values = (it.clone() for it in decoder.cache.held(0, 0, PROMPT))
+    dropped = number = 0
+    while dropped < 300:
+        dropped, number = dropped + unit(context, 8, number), number + 1
+    assert torch.equal(decoder.cache.held(0, 0, PROMPT)[1], values)
+    for moved, own in zip(decoder.cache.held(0, 0, PROMPT)[0], keys, strict=True):
         assert not torch.allclose(moved, own, atol=1e-2)
         torch.testing.assert_close(decoder.rotate(moved, -context.dropped), own, atol=1e-3, rtol=0)
 
@@ -160,11 +146,9 @@ def test_going_back_forgets_a_unit_whatever_it_left_in_the_slot(decoder: PackedD
     spoiled, spared = opened(decoder), opened(decoder, slot=1)
     unit(spoiled, 6)
     unit(spared, 6)
-
     carried = spoiled.carry()
     feed(spoiled, torch.full((12, HIDDEN), torch.nan))
     spoiled.rewind()
-
     assert spoiled.pending == carried == TERMINATORS
     assert spoiled.tokens == spared.tokens
     next_rows = rows(len(spoiled.carry()) + 5, seed=3)

@@ -38,49 +38,52 @@ def group(folder: str, limit: str, used: int = 0, stat: str = "") -> dict[str, s
     return {f"{folder}/{name}": text for name, text in told.items()}
 
 
-def left(root: Path) -> float:
-    free = free_bytes(CPU, root)
-    assert free is not None
-    return free / MIB
-
-
-def test_without_a_limit_the_hosts_memory_counts(tmp_path: Path) -> None:
-    assert left(machine(tmp_path, "0::/\n", group(".", "max", 5))) == 1000
-
-
-def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
-    files = group(".", str(300 * MIB), 100 * MIB, f"anon 7\ninactive_file {20 * MIB}\n")
-    assert left(machine(tmp_path, "0::/\n", files)) == 300 - 100 + 20
-
-
-def test_the_limit_of_a_group_above_counts_too(tmp_path: Path) -> None:
-    files = group("system.slice", str(200 * MIB)) | group("system.slice/worker.service", "max")
-    assert left(machine(tmp_path, "0::/system.slice/worker.service\n", files)) == 200
-
-
-def test_the_limit_of_a_group_of_version_1_counts(tmp_path: Path) -> None:
-    files = {
-        "memory/memory.limit_in_bytes": f"{400 * MIB}",
-        "memory/memory.usage_in_bytes": f"{150 * MIB}",
-        "memory/memory.stat": f"total_inactive_file {50 * MIB}\n",
-    }
-    assert left(machine(tmp_path, "9:cpu,memory:/docker/abc\n0::/\n", files)) == 400 - 150 + 50
+@pytest.mark.parametrize(
+    ("groups", "files", "free"),
+    [
+        ("0::/\n", group(".", "max", 5), 1000),
+        (
+            "0::/\n",
+            group(".", str(300 * MIB), 100 * MIB, f"anon 7\ninactive_file {20 * MIB}\n"),
+            300 - 100 + 20,
+        ),
+        (
+            "0::/system.slice/worker.service\n",
+            group("system.slice", str(200 * MIB)) | group("system.slice/worker.service", "max"),
+            200,
+        ),
+        (
+            "9:cpu,memory:/docker/abc\n0::/\n",
+            {
+                "memory/memory.limit_in_bytes": f"{400 * MIB}",
+                "memory/memory.usage_in_bytes": f"{150 * MIB}",
+                "memory/memory.stat": f"total_inactive_file {50 * MIB}\n",
+            },
+            400 - 150 + 50,
+        ),
+    ],
+    ids=["host", "container", "group above", "version 1"],
+)
+def test_what_a_limit_leaves_of_the_hosts_memory_counts(
+    tmp_path: Path, groups: str, files: dict[str, str], free: int
+) -> None:
+    assert free_bytes(CPU, machine(tmp_path, groups, files)) == free * MIB
 
 
 def test_a_machine_that_tells_nothing_has_no_known_memory(tmp_path: Path) -> None:
     assert free_bytes(CPU, tmp_path) is None
 
 
+def measured_and_told(module: str) -> tuple[int, int]:
+    command = [sys.executable, "-m", f"tests.inference_service.engine.support.{module}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    measured, told = map(int, done.stdout.split())
+    return measured, told
+
+
 @pytest.mark.long
 def test_a_forward_takes_no_more_than_is_told() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.inference_service.engine.support.peak"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    measured, told = map(int, done.stdout.split())
+    measured, told = measured_and_told("peak")
     assert told / 3 < measured <= told
 
 
@@ -88,11 +91,9 @@ def test_a_forward_takes_no_more_than_is_told() -> None:
 @pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
 def test_kernels_take_no_more_than_is_told() -> None:
     """Whatever numbers of rows come, in a process of its own, in which other things may grow too."""
-    command = [sys.executable, "-m", "tests.inference_service.engine.support.kernels"]
     found = []
     for _ in range(3):
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        measured, told = map(int, done.stdout.split())
+        measured, told = measured_and_told("kernels")
         found.append(measured)
         if measured <= told:
             break
@@ -125,11 +126,3 @@ def test_slots_beside_which_no_tick_would_fit_are_refused(
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3) - 1)
     with pytest.raises(ConfigurationError, match=r"largest step of a tick.*Pass --slots 2 or less"):
         build(3)
-
-
-def test_the_shipped_model_is_refused_too_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = ROOT / "inference_service/checkpoints/antiphon-mini"
-    build = table.load(folder, CPU)
-    monkeypatch.setattr(footprint, "free_bytes", lambda device: 300 * MIB)
-    with pytest.raises(ConfigurationError, match=r"1000 slots need .* Pass --slots \d+ or less"):
-        build(1000)

@@ -26,28 +26,16 @@ def test_what_is_taken_in_turn_lies_side_by_side() -> None:
 
 def test_page_is_used_until_its_last_reference_is_gone() -> None:
     pool = PagePool(2)
-    page, _ = pool.take(0)
+    (page, _), (nameless, _) = pool.take(0), pool.take(1)
+    assert pool.is_private(page)
     pool.publish(page, b"prompt")
+    assert not pool.is_private(page), "others may find it"
     assert (pool.find(b"prompt"), pool.find(b"prompt")) == (page, page)
+    assert pool.release([nameless]) == [nameless]
     assert pool.release([page]) == pool.release([page]) == []
     assert (pool.used, pool.idle, pool.free) == (1, 0, 1)
     assert pool.release([page]) == []
     assert (pool.used, pool.idle, pool.free) == (0, 1, 1)
-
-
-def test_page_without_a_name_is_free_at_once() -> None:
-    pool = PagePool(2)
-    page, _ = pool.take(0)
-    assert pool.release([page]) == [page]
-    assert (pool.used, pool.idle, pool.free) == (0, 0, 2)
-
-
-def test_only_a_page_of_one_context_that_has_no_name_is_private() -> None:
-    pool = PagePool(2)
-    page, _ = pool.take(0)
-    assert pool.is_private(page)
-    pool.publish(page, b"prompt")
-    assert not pool.is_private(page)
 
 
 def test_content_that_is_known_already_gets_no_second_page() -> None:

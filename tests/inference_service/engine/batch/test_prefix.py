@@ -53,19 +53,14 @@ def begin(context: Context, prompt: Tensor) -> tuple[int, Tensor]:
     return len(waiting), hidden[-1]
 
 
-def test_second_session_feeds_only_what_is_new(decoder: PackedDecoder) -> None:
-    first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
+def test_second_session_feeds_only_what_is_new_and_the_row_that_is_decided_from(
+    decoder: PackedDecoder,
+) -> None:
+    first, second, third = (Context(decoder, slot, NONE, CAPACITY) for slot in range(3))
     assert begin(first, rows(PROMPT))[0] == PROMPT
     fed, _ = begin(second, torch.cat([rows(PROMPT)[: 2 * PAGE + 3], rows(20, seed=1)]))
-    assert fed == 3 + 20
-    assert second.found == 2 * PAGE
-    assert second.length == 2 * PAGE + 23
-
-
-def test_equal_prompt_is_found_but_for_the_row_that_is_decided_from(decoder: PackedDecoder) -> None:
-    first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
-    begin(first, rows(2 * PAGE))
-    fed, _ = begin(second, rows(2 * PAGE))
+    assert (fed, second.found, second.length) == (3 + 20, 2 * PAGE, 2 * PAGE + 23)
+    fed, _ = begin(third, rows(PROMPT)[: 2 * PAGE])
     assert fed == PAGE, "its last page is fed, as nobody keeps hidden states"
 
 
@@ -282,16 +277,13 @@ def test_prefix_that_is_shared_is_found_by_all_and_what_follows_by_its_tenant_al
     decoder.cache.share(shared_names(named(shared)))
     whole = torch.cat([shared, rows(2 * PAGE, seed=1), rows(3, seed=2)])
     begin(of(ONE, decoder, 0), whole)
-    stranger, own = of(OTHER, decoder, 1), of(ONE, decoder, 2)
-    assert begin(stranger, whole)[0] == len(whole) - 2 * PAGE
-    assert begin(own, whole)[0] == 3
-
-
-def test_prefix_with_shared_words_behind_others_is_not_shared(decoder: PackedDecoder) -> None:
-    decoder.cache.share(shared_names(named(rows(2 * PAGE))))
-    moved = torch.cat([rows(PAGE, seed=9), rows(2 * PAGE), rows(3, seed=2)])
+    assert begin(of(OTHER, decoder, 1), whole)[0] == len(whole) - 2 * PAGE
+    assert begin(of(ONE, decoder, 2), whole)[0] == 3
+    for slot in range(3):
+        decoder.cache.clear(slot)
+    moved = torch.cat([rows(PAGE, seed=9), shared, rows(3, seed=2)])
     begin(of(ONE, decoder, 0), moved)
-    assert begin(of(OTHER, decoder, 1), moved)[0] == len(moved)
+    assert begin(of(OTHER, decoder, 1), moved)[0] == len(moved), "behind other words it is not shared"
 
 
 def test_pages_of_a_busy_tenant_do_not_show_in_those_of_another(decoder: PackedDecoder) -> None:

@@ -59,8 +59,6 @@ def test_restart_begins_at_the_first_position() -> None:
     for _ in range(40):
         decoder.forward([context.segment(Rows.of(torch.randn(1, HIDDEN)))])
         context.advance(1)
-
     context.restart()
     (again,) = decoder.forward([context.segment(Rows.of(rows))])
-
     torch.testing.assert_close(again, first)

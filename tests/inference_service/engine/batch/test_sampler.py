@@ -45,8 +45,20 @@ def drawn(sampling: Sampling) -> set[int | None]:
     return {pick(sampling, seed=seed) for seed in range(200)}
 
 
-def test_without_temperature_the_likeliest_is_taken() -> None:
-    assert pick(GREEDY) == 1
+@pytest.mark.parametrize(
+    ("rules", "asked", "token"),
+    [
+        ({}, {}, 1),
+        ({"repetition_penalty": 1.5}, {"said": (1,)}, 2),
+        ({"length_penalty": 1.5}, {"ends": (1,)}, 2),
+        ({"length_penalty": 0.5}, {"ends": (2,)}, 2),
+    ],
+    ids=["likeliest", "said before", "less likely end", "likelier end"],
+)
+def test_without_temperature_the_likeliest_is_taken_after_penalties(
+    rules: dict[str, float], asked: dict[str, tuple[int, ...]], token: int
+) -> None:
+    assert pick(replace(GREEDY, **rules), **asked) == token
 
 
 @each_way
@@ -77,19 +89,10 @@ def test_the_likeliest_come_first_and_what_is_no_number_before_them(width: int) 
     assert [len(set(ids)) for ids in found.ids.tolist()] == [width] * 4
 
 
-def test_repetition_counts_what_was_said() -> None:
-    assert pick(Sampling(temperature=0.0, repetition_penalty=1.5), said=(1,)) == 2
-
-
 def test_repetition_lowers_positive_and_negative_scores_once() -> None:
     scores = torch.tensor([[2.0, -2.0, 0.0, 1.0]])
     penalise(scores, torch.tensor([[0, 1, 2, 0]]), torch.tensor([[2.0]]))
     assert scores.tolist() == [[1.0, -4.0, 0.0, 1.0]]
-
-
-def test_length_penalty_makes_the_end_less_likely() -> None:
-    assert pick(Sampling(temperature=0.0, length_penalty=1.5), ends=(1,)) == 2
-    assert pick(Sampling(temperature=0.0, length_penalty=0.5), ends=(2,)) == 2
 
 
 def test_all_may_be_drawn_or_few_of_them() -> None:
@@ -282,13 +285,6 @@ def test_drawing_is_compiled_where_other_kernels_are() -> None:
     assert usable("draw") == usable("native")
 
 
-@pytest.mark.skipif(not usable("draw"), reason="there was no compiler at installation")
-def test_ids_beyond_the_vocabulary_are_an_error() -> None:
-    for field in ({"first": 4}, {"favoured": 4}, {"recent": [4], "repetition_penalty": 2.0}):
-        with pytest.raises(IndexError):
-            chosen(SCORES, replace(drawn_by(GREEDY, Noise(0)), **field))
-
-
 @pytest.mark.parametrize("top_k", [WIDTHS[0], WIDTHS[1], WIDTHS[1] + 1, KEEP_ALL])
 @pytest.mark.parametrize("uniform", [0.0, 0.01, 0.3, 0.9, 1 - 2**-24])
 @pytest.mark.parametrize("top_p", [0.5, 1.0])
@@ -321,7 +317,6 @@ def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling
     count = 4000
     expected = probabilities(scores, drawn_by(sampling, Noise(0))) * count
     found = frequencies(scores, sampling, count, way)
-
     assert not found[expected == 0].any()
     often = expected >= 5
     cells = [(float(f), float(e)) for f, e in zip(found[often], expected[often], strict=True)]

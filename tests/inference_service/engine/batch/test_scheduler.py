@@ -1,5 +1,7 @@
 """Who takes part in a tick, over random requests."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,39 +42,17 @@ def others(requests: list[Request]) -> list[Request]:
 
 @settings(deadline=None)
 @given(REQUESTS, BUDGETS, SHARES)
-def test_budget_is_kept(requests: list[Request], budget: int, share: int) -> None:
-    kept = 1 if units(requests) else 0  # a unit gets one token whatever else is granted
-    assert sum(granted(requests, budget, share).values()) <= budget + kept
-
-
-@settings(deadline=None)
-@given(REQUESTS, BUDGETS, SHARES)
-def test_work_that_can_wait_gets_its_share_and_no_more(
-    requests: list[Request], budget: int, share: int
-) -> None:
-    got = granted(requests, budget, share)
-    waiting = others(requests)
-    assert sum(got.get(r.session, 0) for r in waiting) == min(share, budget, tokens(waiting))
-
-
-@settings(deadline=None)
-@given(REQUESTS, BUDGETS, SHARES)
-def test_units_get_all_that_is_left(requests: list[Request], budget: int, share: int) -> None:
-    got = granted(requests, budget, share)
-    kept = min(share, budget, tokens(others(requests)))
-    wanted = tokens(units(requests))
-    assert sum(got.get(r.session, 0) for r in units(requests)) == min(wanted, max(1, budget - kept))
-
-
-@settings(deadline=None)
-@given(REQUESTS, BUDGETS, SHARES)
-def test_nobody_gets_nothing_twice_or_more_than_asked(
-    requests: list[Request], budget: int, share: int
-) -> None:
+def test_budget_and_share_are_kept_and_used_in_full(requests: list[Request], budget: int, share: int) -> None:
     grants = schedule(requests, budget, share)
-    asked = {r.session: r.tokens for r in requests}
-    assert len({grant.session for grant in grants}) == len(grants)
+    got, asked = granted(requests, budget, share), {r.session: r.tokens for r in requests}
+    urgent, waiting = units(requests), others(requests)
+    kept = min(share, budget, tokens(waiting))
+    assert sum(got.values()) <= budget + bool(urgent), "a unit gets one token whatever else is granted"
+    assert sum(got.get(r.session, 0) for r in waiting) == kept
+    assert sum(got.get(r.session, 0) for r in urgent) == min(tokens(urgent), max(1, budget - kept))
+    assert len({grant.session for grant in grants}) == len(grants), "nobody twice"
     assert all(1 <= grant.tokens <= asked[grant.session] for grant in grants)
+    assert granted(requests[::-1], budget, share) == got, "the order of the requests does not matter"
 
 
 @settings(deadline=None)
@@ -105,20 +85,10 @@ def test_work_that_can_wait_goes_by_age_and_neither_prompts_nor_answers_starve(
                 assert not [r for r in alike if r.arrival > older.arrival and r.session in got]
 
 
-@settings(deadline=None)
-@given(REQUESTS, BUDGETS, SHARES)
-def test_order_of_the_requests_does_not_matter(requests: list[Request], budget: int, share: int) -> None:
-    assert granted(requests, budget, share) == granted(requests[::-1], budget, share)
-
-
-def test_long_prompt_is_split_over_ticks() -> None:
+def test_long_prompt_is_split_over_ticks_and_a_unit_makes_progress_whatever_the_budget() -> None:
     request = Request(session=3, tokens=100, arrival=0.0, decoding=False)
     assert schedule([request], 40, 40) == [Grant(3, 40)]
-
-
-def test_a_unit_makes_progress_whatever_the_budget() -> None:
-    request = Request(session=3, tokens=100, arrival=0.0, decoding=False, due=1.0)
-    assert schedule([request], 0, 0) == [Grant(3, 1)]
+    assert schedule([replace(request, due=1.0)], 0, 0) == [Grant(3, 1)]
 
 
 def test_a_unit_of_a_long_upload_is_not_urgent_before_its_time() -> None:

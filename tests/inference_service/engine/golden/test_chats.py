@@ -60,7 +60,6 @@ def test_answer_and_the_tokens_of_its_prompt_by_kind_are_the_recorded_ones(
     where = runtime(1)
     turn = chat(where, case, 0, penalty)
     run(where, [turn])
-
     assert turn.run.answer.tokens == case[recorded]
     (heard,) = [event for event in turn.events if isinstance(event, Prefilled)]
     pictures, clips = case["image_bound"][0], case["audio_bounds"][0]

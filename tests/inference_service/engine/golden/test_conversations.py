@@ -203,24 +203,25 @@ def test_speech_is_drawn_from_the_recorded_probabilities(
     assert at == len(drawn) == len(scores)
 
 
-def test_speech_after_a_forced_listen_begins_on_a_clean_context() -> None:
-    (repaired, where), (as_recorded, quirky) = enter("duplex_script", quirks=False), enter("duplex_script")
-    play([repaired], where)
-    play([as_recorded], quirky)
-    codes = [[v.spoken[unit].job.codes for unit in (8, 11)] for v in (repaired, as_recorded)]  # type: ignore[union-attr]
-    clean, stale = (golden.units("duplex_script"), golden.recording("duplex_script")["units"])
-    assert codes[0] == [clean[unit]["speech"]["tokens"] for unit in (8, 11)]
-    assert codes[1] == [stale[unit]["tts"]["tokens"] for unit in (8, 11)]
-    assert codes[0] != codes[1]
-
-
-def test_listen_behind_the_end_of_a_turn_loses_nothing_that_was_said() -> None:
+def test_script_by_our_own_rules_speaks_on_clean_contexts_and_loses_nothing_that_was_said() -> None:
+    """After a forced listen, in units 8 and 11, and of unit 9 with its listen behind the end of a turn."""
     visitor, where = enter("duplex_script", quirks=False)
     play([visitor], where)
-    ninth = visitor.spoken[9]
+
+    ninth, recorded = visitor.spoken[9], visitor.recorded[9]
     assert (ninth.one(Done).end, ninth.one(Done).finish, ninth.text) == (End.TURN, Finish.EOS, "e")
     assert ninth.job is not None
+    assert (ninth.job.may_be_short, len(ninth.job.tokens)) == (True, len(recorded["decided"][1:-1]))
     assert ninth.pending_tokens == [4218] * 3
+    assert ninth.turn_open == recorded["turn_open_after"]
+    assert ninth.one(Finalized).context_tokens == recorded["kv_after_finalize"]
+    sound = {"chunks", "vocoder_buffer"}  # recorded with the codes that are spoken on a stale context
+    for unit, said in zip(visitor.recorded, visitor.spoken, strict=True):
+        if said is not ninth:
+            told, wanted = outcome(said), expected(unit | {"tts": unit["speech"]}, visitor.name)
+            assert {key: told[key] for key in told.keys() - sound} == {
+                key: wanted[key] for key in wanted.keys() - sound
+            }, unit["unit"]
 
 
 def test_natural_conversation_is_the_recorded_one_by_our_own_rules_too() -> None:

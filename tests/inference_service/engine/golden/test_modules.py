@@ -12,11 +12,9 @@ from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import penalise_repeats
-from inference_service.interface.engine import End
 from inference_service.interface.setups import DuplexSettings
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import adjusted, decide, probabilities
-from tests.inference_service.engine.support.talk import Talk
 
 HIDDEN_LIMIT = 5e-5
 LOGITS_LIMIT = 1e-4
@@ -27,62 +25,10 @@ def pending_logits(recording: str) -> Tensor:
     return torch.stack([stored[f"u{unit:02d}.pending_logits"] for unit in range(12)])
 
 
-def test_the_window_really_changes_the_logits() -> None:
+def test_the_window_really_changes_the_recorded_logits() -> None:
     apart = (pending_logits("window_basic") - pending_logits("duplex_script")).abs().amax(1)
     assert apart[:5].max() <= LOGITS_LIMIT  # the first drop follows unit 4
     assert apart[5:].min() > 100 * LOGITS_LIMIT
-
-
-@pytest.mark.parametrize(("name", "force_listen_count"), [("duplex_script", 1), ("duplex_greedy", 0)])
-def test_units_end_as_recorded_when_the_recorded_tokens_are_decided(
-    name: str, force_listen_count: int
-) -> None:
-    talk = Talk(force_listen_count=force_listen_count)
-    for unit in golden.units(name):
-        rows = unit["kv_after_prefill"] - unit["kv_before"]
-        talk.hear(rows - 1)
-        talk.generate(force_listen=unit["input"]["force_listen"])
-        talk.decide(*unit["decided"])
-        job = talk.conversation.running.job if talk.conversation.running else None
-        if talk.conversation.running and talk.conversation.running.end is not End.LISTEN:
-            job = talk.conversation.speech_job()
-            talk.speak(len((unit["speech"] or {"tokens": []})["tokens"]))
-        said = talk.finalize()
-
-        assert _outcome(unit) == {
-            "end": said.done.end,
-            "text": said.text,
-            "turn_open": talk.conversation.turn_open,
-            "context": said.closed.context_tokens,
-            "terminator": talk.conversation.context.pending[-2],
-            "condition": len(job.tokens) + 1 if job else None,
-            "may_be_short": job.may_be_short if job else None,
-        }, f"unit {unit['unit']}"
-
-
-def _outcome(unit: dict[str, Any]) -> dict[str, object]:
-    """What a recorded unit should come to, with one defect of the reference repaired.
-
-    A listen decided after the end of a turn made the reference forget what unit 9 of the script had said.
-    """
-    speech = unit["speech"]
-    end = End.LISTEN if unit["is_listen"] else End.TURN if unit["end_of_turn"] else End.CHUNK
-    text = unit["text"]
-    ended_by_listen = unit["is_listen"] and len(unit["decided"]) > 1
-    if ended_by_listen:
-        said = unit["decided"][1:-1]
-        end, text = End.TURN, golden.tokenizer().decode(said)
-    return {
-        "end": end,
-        "text": text,
-        "turn_open": unit["turn_open_after"],
-        "context": unit["kv_after_finalize"],
-        "terminator": unit["terminator"],
-        "condition": len(unit["decided"][1:-1]) + 1
-        if ended_by_listen
-        else speech and speech["condition_len"],
-        "may_be_short": True if ended_by_listen else speech and speech["min_new_tokens"] == 0,
-    }
 
 
 SETTINGS = DuplexSettings(text_repetition_penalty=1.05, length_penalty=1.1)
@@ -125,7 +71,6 @@ def test_the_recorded_token_is_decided(name: str) -> None:
     case = CASES[name]
     sampler = sampler_for(case)
     settings = DuplexSettings(greedy=case["params"]["mode"] == "greedy", top_k=1)
-
     if case["params"]["mode"] == "greedy":
         assert decide(sampler, logits_of(name), settings) == case["result"]
         assert sampler.history[-1:].tolist() == case["history_appended"]
@@ -176,14 +121,11 @@ def test_listening_is_scaled_where_the_reference_scales_the_end_of_a_message() -
     assert theirs[special.im_end] == plain[special.im_end] * 0.5
 
 
-def test_codes_said_before_become_less_likely_as_recorded() -> None:
+def test_codes_said_before_become_less_likely_and_keys_are_moved_as_recorded() -> None:
     stored = golden.tensors("decode_rules")
     scores = stored["tts_rep.in"][None].clone()
     penalise_repeats(scores, stored["tts_rep.history"][None, -16:].long(), 1.05)
     torch.testing.assert_close(scores[0], stored["tts_rep.out"], atol=1e-6, rtol=0)
-
-
-def test_keys_are_moved_as_recorded() -> None:
     move, stored = golden.recording("rope")["single"], golden.tensors("rope")
     decoder = PackedDecoder(golden.language_model().model, 1, 1)
     moved = decoder.rotate(stored["keys_f32"][0], move["new_start"] - move["old_start"])

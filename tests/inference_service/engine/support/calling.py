@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
-from inference_service.interface.engine import CallDelta, Done, Event, Piece, Prefilled
+from inference_service.interface.engine import CallDelta, Event, Piece, Prefilled
 from inference_service.interface.setups import (
     NO_TOOLS,
     ChatMessage,
@@ -26,6 +26,7 @@ from inference_service.interface.setups import (
 )
 from inference_service.session.base.session import QueuedUnit, Session
 from tests.inference_service.engine.support import streaming
+from tests.inference_service.engine.support.talk import Said
 from tests.inference_service.engine.support.tiny_caller import CITY
 
 WARM = Sampling(max_new_tokens=200, temperature=1.0, top_p=1.0)
@@ -38,38 +39,20 @@ def required(*tools: Tool, named: str = "", are_parallel: bool = False) -> Tools
     return Tools(tools or (WEATHER,), ToolMode.REQUIRED, named, are_parallel=are_parallel)
 
 
-class Answered:
+class Answered(Said):
     """What was told of one turn."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.events = list(events)
-
-    @property
-    def done(self) -> Done:
-        (done,) = [event for event in self.events if isinstance(event, Done)]
-        return done
 
     @property
     def prefilled(self) -> Prefilled:
-        (prefilled,) = [event for event in self.events if isinstance(event, Prefilled)]
-        return prefilled
+        return self.one(Prefilled)
 
     @property
     def pieces(self) -> list[Piece]:
         return [event for event in self.events if isinstance(event, Piece)]
 
     @property
-    def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces)
-
-    @property
     def thinking(self) -> str:
         return "".join(piece.thinking for piece in self.pieces)
-
-    @property
-    def samples(self) -> int:
-        """Of sound."""
-        return sum(len(piece.audio) for piece in self.pieces if piece.audio is not None)
 
     @property
     def calls(self) -> list[tuple[str, str, bool]]:

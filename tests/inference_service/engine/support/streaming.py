@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
-from inference_service.interface.engine import Done, Event, Failure, Finalized, Piece, Prefilled
+from inference_service.interface.engine import Event, Failure, Prefilled
 from inference_service.interface.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from inference_service.session.kinds.tokens import TokensSession
+from tests.inference_service.engine.support.talk import Said
 
 GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0)
 
@@ -57,39 +57,16 @@ def most(count: int) -> UnitOverrides:
     return UnitOverrides(max_new_tokens=count)
 
 
-@dataclass
-class Chunked:
+class Chunked(Said):
     """What became of one unit."""
-
-    events: list[Event] = field(default_factory=list)
-
-    def one(self, kind: type[Any]) -> Any:
-        """The only event of a kind."""
-        (event,) = [event for event in self.events if isinstance(event, kind)]
-        return event
 
     @property
     def prefilled(self) -> Prefilled:
-        answer: Prefilled = self.one(Prefilled)
-        return answer
-
-    @property
-    def done(self) -> Done:
-        answer: Done = self.one(Done)
-        return answer
-
-    @property
-    def closed(self) -> Finalized:
-        answer: Finalized = self.one(Finalized)
-        return answer
+        return self.one(Prefilled)
 
     @property
     def ids(self) -> list[int]:
-        return [token for event in self.events if isinstance(event, Piece) for token in event.token_ids]
-
-    @property
-    def text(self) -> str:
-        return "".join(event.text for event in self.events if isinstance(event, Piece))
+        return list(self.token_ids)
 
 
 class Player:

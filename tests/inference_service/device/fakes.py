@@ -39,6 +39,13 @@ from inference_service.models.tokenizer import Tokenizer
 from inference_service.session.kinds.components import SpeechCodes, SpeechComponents
 
 DEVICE = torch.device("cuda:1")
+MARKS = [
+    pytest.mark.filterwarnings(
+        "ignore:Accessing the data pointer of FakeTensor", "ignore:divide by zero encountered"
+    ),
+    # With CUDA torch would look for the second GPU.
+    pytest.mark.skipif(torch.cuda.is_available(), reason="fakes stand for a GPU where there is none"),
+]
 _HOST: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.int32: np.int32}
 
 

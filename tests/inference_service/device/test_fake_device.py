@@ -38,17 +38,11 @@ from inference_service.options import SpeechOptions
 from inference_service.session.base.session import QueuedUnit
 from inference_service.session.kinds.components import SpeechCodes
 from inference_service.session.kinds.duplex import DuplexSession
-from tests.inference_service.device.fakes import DEVICE, Fakes, duplex_runtime
+from tests.inference_service.device.fakes import DEVICE, MARKS, Fakes, duplex_runtime
 from tests.support.drawing import jpeg
 from tests.support.long import long
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:Accessing the data pointer of FakeTensor", "ignore:divide by zero encountered"
-    ),
-    # With CUDA torch would look for the second GPU.
-    pytest.mark.skipif(torch.cuda.is_available(), reason="fakes stand for a GPU where there is none"),
-]
+pytestmark = MARKS
 SLOTS = 3
 LIMIT = 1024
 VOICE_FRAMES = 100

@@ -13,11 +13,9 @@ from torch.nn.attention import flex_attention as torch_flex
 from inference_service.device import common_layers, compiling, flex
 from inference_service.device.paged import AttentionBackend
 from inference_service.device.rows import Rows
-from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
-from inference_service.interface.setups import Window
-from tests.inference_service.device.test_steps import CAPACITY, IDS, SLOTS, Made, _feed, talk
+from tests.inference_service.device.test_steps import CAPACITY, IDS, SLOTS, Made, _feed, contexts_of, talk
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 from tests.support.long import long, seeds
 
@@ -88,10 +86,7 @@ def test_last_rows_and_other_arrays_come_with_one_upload() -> None:
 def test_rows_made_of_media_alone_need_no_embeddings() -> None:
     usual, decoder = pair(llama, has_embeddings=False)
     generator = torch.Generator().manual_seed(0)
-    contexts = {
-        slot: (Context(usual, slot, Window(), 100), Context(decoder, slot, Window(), 100))
-        for slot in range(3)
-    }
+    contexts = contexts_of((usual, decoder), 3)
     for count in (9, 1, 3):
         given = {slot: Rows.of(torch.randn(count + slot, HIDDEN, generator=generator)) for slot in contexts}
         _feed((usual, decoder), contexts, given)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.full_size.sizes import FULL, TINY
+from benchmarks.full_size.sizes import FULL, TINY, Size
 from inference_service.device import flex
 from inference_service.device.paged import AttentionBackend
 from inference_service.engine.batch import decoder
@@ -19,16 +19,10 @@ from inference_service.models.token2wav import seconds
 from inference_service.session.base.session import QueuedUnit, Stage
 from inference_service.session.kinds.components import SpeechCodes
 from inference_service.session.kinds.duplex import DuplexSession
-from tests.inference_service.device.fakes import DEVICE, Fakes, duplex_runtime
+from tests.inference_service.device.fakes import DEVICE, MARKS, Fakes, duplex_runtime
 from tests.inference_service.device.launches import Launches
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:Accessing the data pointer of FakeTensor", "ignore:divide by zero encountered"
-    ),
-    # With CUDA torch would look for the second GPU.
-    pytest.mark.skipif(torch.cuda.is_available(), reason="fakes stand for a GPU where there is none"),
-]
+pytestmark = MARKS
 SECOND = np.zeros(16_000, np.float32)
 SLOTS = 2
 
@@ -88,37 +82,15 @@ def report(what: str, launches: Launches, most: int) -> None:
     assert not {"searchsorted", "bucketize"} & {*launches.operators, *launches.inside}
 
 
-def test_tick_with_a_second_of_sound_and_a_token_has_few_launches(
-    fakes: Fakes, runtime: DuplexRuntime, launches: Launches
+@pytest.mark.parametrize(
+    ("size", "crowd"), [(FULL, SLOTS), (TINY, 25)], ids=["two of the published size", "a tiny crowd"]
+)
+def test_tick_of_one_that_listens_and_others_that_speak_has_few_launches(
+    fakes: Fakes, launches: Launches, monkeypatch: pytest.MonkeyPatch, size: Size, crowd: int
 ) -> None:
-    with fakes.on_device():
-        runtime.components.ear.capture(SLOTS)
-    speaks, listens = (opened(fakes, runtime, slot) for slot in range(SLOTS))
-    tick, first, second = Tick(runtime, clock=lambda: 0.0), second_for(speaks), second_for(listens)
-    with fakes.on_device():
-        while tick.has_work([speaks, listens]):
-            tick.run([speaks, listens])
-        speaks.queue.prefill(first)
-        while speaks.stage is not Stage.DECODE:
-            tick.run([speaks, listens])
-        listens.queue.prefill(second)
-        launches.clear()
-        with launches:
-            ticked = tick.run([speaks, listens])
-
-    assert ticked is not None
-    assert ticked.sessions == 2
-    assert ticked.tokens > 10, "a second of sound and a token"
-    report("a tick of a second of sound and a token", launches, 60)
-
-
-def test_tick_of_one_that_listens_and_24_that_speak_has_few_launches(
-    fakes: Fakes, launches: Launches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The usual tick of a crowd, at a tiny width: no more launches than of two sessions."""
+    """The usual tick of a crowd takes no more launches than that of two sessions."""
     as_on_a_card(monkeypatch)
-    crowd = 25
-    runtime = duplex_runtime(fakes, TINY, crowd, 1024)
+    runtime = duplex_runtime(fakes, size, crowd, 1024)
     with fakes.on_device():
         runtime.components.ear.capture(crowd)
     *speaking, listens = (opened(fakes, runtime, slot) for slot in range(crowd))
@@ -138,8 +110,8 @@ def test_tick_of_one_that_listens_and_24_that_speak_has_few_launches(
 
     assert ticked is not None
     assert ticked.sessions == crowd
-    assert ticked.tokens > 24 + 10, "a token of each and a second of sound"
-    report("a tick of one that listens and 24 that speak", launches, 60)
+    assert ticked.tokens > crowd - 2 + 10, "a token of each and a second of sound"
+    report(f"a tick of one that listens and {crowd - 1} that speak", launches, 60)
 
 
 @pytest.mark.long

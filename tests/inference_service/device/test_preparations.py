@@ -53,9 +53,7 @@ def test_forward_of_a_shape_that_was_not_captured_is_counted_and_logged(
         decoder.forward([Segment(0, 0, 0, Rows.of_ids([1]))])
     decoder.forward([Segment(0, 1, 1, Rows.of_ids([2]))])
     assert not PREPARATIONS.late
-
     decoder.forward([Segment(slot, 2, 2, Rows.of_ids([3])) for slot in range(2)])
-
     assert PREPARATIONS.late == {Preparation.CAPTURE: 1}
     (logged,) = [it for it in caplog.records if it.levelno == logging.WARNING]
     assert logged.getMessage().startswith("region prepared in service")

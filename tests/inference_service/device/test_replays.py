@@ -153,6 +153,7 @@ def media_with_ids(rng: random.Random, count: int) -> Rows:
 KINDS: dict[str, list[Kind]] = {
     "ids": [only_ids],
     "media": [only_media],
+    "media, no embeddings": [only_media],
     "both": [only_ids, only_media, media_with_ids],
 }
 
@@ -183,11 +184,11 @@ def memory_of(decoder: PackedDecoder) -> list[object]:
 @torch.inference_mode()
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("way", [GATHERED, VARLEN, FLEX], ids=lambda way: way.name)
-@pytest.mark.sample("gathered-both", "varlen-ids", "flex-both")
+@pytest.mark.sample("gathered-both", "varlen-ids", "flex-both", "gathered-media, *", "flex-media, *")
 def test_forwards_read_rows_and_contexts_from_their_own_memory(
     way: AttentionBackend, kinds: str, replays: Replays
 ) -> None:
-    decoder = language(way)
+    decoder = language(way, has_embeddings="no embeddings" not in kinds)
     feed(decoder, KINDS[kinds], [1, 5] if way.all_rows else [1])
     assert bool(decoder._forwards) == way.all_rows
     replays.check(*memory_of(decoder))
@@ -204,16 +205,6 @@ def test_forwards_of_compiled_layers_read_rows_and_contexts_from_their_own_memor
     decoder = language(FLEX)
     assert decoder._compiled is not None
     feed(decoder, KINDS["both"], [1, 5])
-    replays.check(*memory_of(decoder))
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("way", [GATHERED, FLEX], ids=lambda way: way.name)
-def test_forwards_without_embeddings_read_media_from_their_own_memory(
-    way: AttentionBackend, replays: Replays
-) -> None:
-    decoder = language(way, has_embeddings=False)
-    feed(decoder, KINDS["media"], [1, 5] if way.all_rows else [1])
     replays.check(*memory_of(decoder))
 
 
@@ -239,7 +230,6 @@ def test_25_codes_are_drawn_from_memory_of_their_region(
 ) -> None:
     head = speech.speaker(repetition_penalty=1.3, repetition_window=6, top_k=9).head
     speaker = Speaker(head, SLOTS, speech.CAPACITY, 25, in_steps=True, way=way)
-
     for unit in range(3):
         states = [speech.state(slot, seed=10 * unit + slot) for slot in range(unit % 2, unit % 2 + jobs)]
         made = [speech.job(it, 3, seed=unit + it.slot) for it in states]
@@ -247,7 +237,6 @@ def test_25_codes_are_drawn_from_memory_of_their_region(
             job.temperature = 0.8 * (unit != 1)
         speaker.step(made)
         assert all(len(job.codes) == 25 for job in made)
-
     assert speaker._loops
     replays.check(*memory_of(speaker.decoder), head)
 
@@ -286,10 +275,8 @@ def test_seconds_of_sound_read_streams_from_memory_of_their_regions(
     voice = model.hear(recorded.prompt("b"))
     model.capture(voice)
     said = [model.initial_state(voice) for _ in range(streams)]
-
     for _ in range(4):
         model.step([StreamCodes(stream, codes_of(draw)) for stream in said])
-
     assert model._seconds is not None
     regions = model._seconds._flowing, model._seconds._vocoding
     replays.check(model, *(it._room for it in regions), getattr(model.vocoder, "_fades", None))

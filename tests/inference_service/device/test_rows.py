@@ -37,9 +37,7 @@ def test_rows_cut_anywhere_and_joined_again_are_embedded_as_before() -> None:
         whole = mixed(rng)
         at = sorted(rng.choices(range(len(whole) + 1), k=3))
         pieces = [whole[a:b] for a, b in zip([0, *at], [*at, len(whole)], strict=True)]
-
         again = Rows.join(pieces)
-
         assert again.content == whole.content
         assert torch.equal(where.embed(again), where.embed(whole))
         parts = [where.embed(piece) for piece in pieces if len(piece)]
@@ -53,14 +51,11 @@ def test_row_of_media_with_an_id_is_their_sum() -> None:
     torch.testing.assert_close(where.embed(Rows.of(media).plus([4, 5, 6])), ids + media)
 
 
-def test_media_without_a_name_have_no_content() -> None:
+def test_content_of_media_is_their_name_and_that_of_ids() -> None:
     nameless, named = Rows.of(torch.zeros(2, HIDDEN)), Rows.of(torch.zeros(2, HIDDEN), digest("it"))
     assert not nameless.has_content
     assert not Rows.join([named, nameless]).has_content
     assert Rows.join([Rows.of_ids([1]), named]).has_content
-
-
-def test_rows_of_media_differ_from_ids_and_from_one_another() -> None:
     one, other = (Rows.of(torch.zeros(1, HIDDEN), digest(name)) for name in ("one", "other"))
     contents = [it.content for it in (one, other, one.plus([3]), Rows.of_ids([3]), Rows.of_ids([-1]))]
     assert len(set(contents)) == len(contents)
@@ -76,7 +71,6 @@ def test_arrays_of_any_kind_go_up_in_one_copy() -> None:
     places, size = transfer._places(arrays)
     host = torch.zeros(size, dtype=torch.uint8)
     transfer._write(host.numpy(), arrays, places)
-
     for array, tensor in zip(arrays, transfer._views(host, arrays, places), strict=True):
         assert np.array_equal(tensor.numpy(), array)
         assert tensor.dtype == torch.from_numpy(array).dtype

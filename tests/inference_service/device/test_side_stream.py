@@ -138,7 +138,6 @@ def test_nothing_in_token2wav_waits_for_the_device(is_causal: bool, monkeypatch:
     with Meter(monkeypatch) as meter:
         for ends in (False, True):
             model.step([StreamCodes(state, codes_of(draw), ends_turn=ends) for state in states])
-
     assert meter.others == {}
     assert meter.downloads == 0
     assert meter.uploads > 0

@@ -33,17 +33,21 @@ def seconds(cost: float) -> Callable[[Any, int], float]:
     return lambda runtime, sessions: cost
 
 
-@pytest.mark.parametrize(("free", "slots"), [(220, 9), (2000, MOST_SLOTS), (30, 1), (None, FEWEST)])
-def test_half_of_the_free_memory_of_a_host_may_be_taken(free: int | None, slots: int) -> None:
-    assert slots_that_fit(FOOTPRINT, CPU, None if free is None else free * MIB) == slots
-
-
-def test_nine_tenths_of_that_of_another_device() -> None:
-    assert slots_that_fit(FOOTPRINT, torch.device("cuda"), 220 * MIB) == 17
-
-
-def test_without_a_known_footprint_there_are_few() -> None:
-    assert slots_that_fit(None, CPU, 10**12) == FEWEST
+@pytest.mark.parametrize(
+    ("footprint", "device", "free", "slots"),
+    [
+        (FOOTPRINT, "cpu", 220 * MIB, 9),
+        (FOOTPRINT, "cpu", 2000 * MIB, MOST_SLOTS),
+        (FOOTPRINT, "cpu", 30 * MIB, 1),
+        (FOOTPRINT, "cpu", None, FEWEST),
+        (FOOTPRINT, "cuda", 220 * MIB, 17),
+        (None, "cpu", 10**12, FEWEST),
+    ],
+)
+def test_half_of_the_free_memory_of_a_host_or_nine_tenths_of_another_device_may_be_taken(
+    footprint: Footprint | None, device: str, free: int | None, slots: int
+) -> None:
+    assert slots_that_fit(footprint, torch.device(device), free) == slots
 
 
 @pytest.mark.parametrize(("cost", "slots"), [(0.1, 20), (0.001, MOST_SLOTS), (3.0, FEWEST)])

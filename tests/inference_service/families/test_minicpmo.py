@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from inference_service.checkpoints import voices
-from inference_service.checkpoints.location import find
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.engine import LiveEngine
@@ -25,7 +24,6 @@ from inference_service.families.family import Build
 from inference_service.families.memory import footprint
 from inference_service.families.warmup import warm_up
 from inference_service.interface.engine import (
-    Closed,
     Done,
     End,
     Event,
@@ -60,6 +58,7 @@ from inference_service.session.kinds.speech_groups import SpeechGroups
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.reference import picture, second
 from tests.inference_service.engine.test_engine import Client, Slots, speech_of
+from tests.inference_service.engine.test_engine import Rig as EngineRig
 from tests.inference_service.models.minicpmo import published, whole
 from tests.support.patience import PATIENCE_S
 
@@ -77,18 +76,13 @@ def build(folder: Path) -> Build:
     return table.load(folder, CPU, 512)
 
 
-class Rig:
+class Rig(EngineRig):
     """A running engine and the sessions opened in it."""
 
     def __init__(self, runtime: Any) -> None:
         self.runtime: DuplexRuntime = runtime
         self.engine = LiveEngine(runtime, SLOTS, self._deliver, print)
         self.slots = Slots(self.engine)
-
-    @staticmethod
-    def _deliver(batch: list[tuple[Any, Event]]) -> None:
-        for sink, event in batch:
-            sink(event)
 
     def open(
         self,
@@ -106,9 +100,7 @@ class Rig:
 def talk(client: Client, units: int, first: int = 1) -> list[Event]:
     events: list[Event] = []
     for number in range(first, first + units):
-        client.session.prefill(number, UnitInput(second(number)))
-        client.session.generate(number, False, UnitOverrides())
-        client.session.finalize(number)
+        client.send(number, UnitInput(second(number)))
         events += client.until(Finalized, number)
     return events
 
@@ -130,44 +122,23 @@ def test_folder_is_served_in_all_its_modes(rig: Rig) -> None:
     assert info.clones_voices
 
 
-def test_vocoder_that_was_not_converted_is_asked_for_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_vocoder_is_asked_for_before_anything_is_loaded_and_not_needed_without_speech(tmp_path: Path) -> None:
+    silent = SpeechOptions(no_speech=True)
     published.write(tmp_path / "tiny")
+    info = table.load(tmp_path / "tiny", CPU, speech=silent)(1).info
+    assert not info.speaks
+    assert not info.duplex_defaults.generate_audio
+    assert info.output_sample_rate_hz == 0
+    with pytest.raises(ConfigurationError, match="at most the model's 40960, not 50000"):
+        table.load(tmp_path / "tiny", CPU, 50_000, speech=silent)
     (tmp_path / "tiny/model-00001-of-00003.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"antiphon convert-vocoder .*or pass --no-speech"):
         table.load(tmp_path / "tiny", CPU)
 
 
-def test_without_speech_no_vocoder_is_needed(tmp_path: Path) -> None:
-    published.write(tmp_path / "tiny")
-    runtime = table.load(tmp_path / "tiny", CPU, speech=SpeechOptions(no_speech=True))(1)
-    assert not runtime.info.speaks
-    assert not runtime.info.duplex_defaults.generate_audio
-    assert runtime.info.output_sample_rate_hz == 0
-
-
-def test_context_limit_is_at_most_the_models(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="at most the model's 40960, not 50000"):
-        table.load(folder, CPU, 50_000, speech=SpeechOptions(no_speech=True))
-
-
-def test_options_of_its_voice_are_for_no_other_model() -> None:
-    with pytest.raises(ConfigurationError, match="are for MiniCPM-o"):
-        table.load(find("antiphon-mini"), CPU, speech=SpeechOptions(no_speech=True))
-
-
 def test_context_too_small_for_a_conversation_is_served_all_the_same(folder: Path) -> None:
     runtime = table.load(folder, CPU, 64, speech=SpeechOptions(no_speech=True))(1)
     warm_up(runtime)
-
-
-def test_conversation_in_bfloat16_is_heard_and_spoken(folder: Path) -> None:
-    rig = Rig(table.load(folder, CPU, 512, "bfloat16")(SLOTS))
-    events = talk(rig.open(), 4)
-    rig.engine.stop()
-    assert all(event.failure is None for event in events if isinstance(event, Done))
-    spoken = [event.audio for event in events if isinstance(event, Piece) and event.audio is not None]
-    assert sum(map(len, spoken)) > 24_000
-    assert all(np.isfinite(audio).all() for audio in spoken)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -181,9 +152,7 @@ def test_worker_in_half_precision_warms_up_then_sees_and_speaks(folder: Path, dt
     client = Slots(engine).open(DuplexSetup("", settings, Window(), seed=1, sees=True))
     events: list[Event] = []
     for number in range(1, 4):
-        client.session.prefill(number, UnitInput(second(number), (picture("b"),)))
-        client.session.generate(number, False, UnitOverrides())
-        client.session.finalize(number)
+        client.send(number, UnitInput(second(number), (picture("b"),)))
         events += client.until(Finalized, number)
     engine.stop()
 
@@ -218,12 +187,10 @@ def test_session_that_has_gone_leaves_nothing_behind(rig: Rig) -> None:
     held = [weakref.ref(it) for it in (state["ear"], state["mouth"])]
     del state, session
     talk(client, 3)
-    client.session.close()
-    client.until(Closed)
+    client.close()
     assert is_clean(rig.runtime.language.cache)
     rig.open().until(Ready)  # whatever the engine thread still held of the tick before
     gc.collect()
-
     assert [it() for it in held] == [None] * 2
 
 
@@ -235,11 +202,9 @@ def test_no_more_voices_outlive_their_sessions_than_there_are_slots(rig: Rig) ->
         (session,) = rig.engine._sessions.values()
         held.append(weakref.ref(session.__dict__["mouth"].voice))
         del session
-        client.session.close()
-        client.until(Closed)
+        client.close()
     rig.open().until(Ready)
     gc.collect()
-
     assert [it() is None for it in held] == [True] + [False] * SLOTS
 
 
@@ -274,10 +239,8 @@ def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
     for _ in range(3):
         client = rig.open(VoiceReference(heard=whole.voice(21), spoken=whole.voice(22)))
         told.append(speech_of(talk(client, 2)))
-        client.session.close()
-        client.until(Closed)
+        client.close()
     rig.engine.stop()
-
     assert work == {"sounds": 1, "listen": 1, "opening": 1, "_prompt": 1, "hearing": 1}
     assert told[1:] == told[:1] * 2
 
@@ -322,29 +285,20 @@ def test_new_voice_is_heard_in_portions_while_units_of_others_wait(
     assert all(session.mouth is not None for session in newcomers)
 
 
-def test_one_sample_makes_another_voice(build: Build, work: dict[str, int]) -> None:
+@pytest.mark.parametrize("differs", ["sample", "tenant"])
+def test_one_sample_or_another_tenant_makes_another_voice(
+    build: Build, work: dict[str, int], differs: str
+) -> None:
+    """Else the time to begin would tell who has spoken with the same recording."""
     rig, mine = Rig(build(SLOTS)), whole.voice(23)
     theirs = mine.copy()
     theirs[-1] += 0.25
+    one = mine, Tenant(b"1" * 32)
     work.clear()
-    for voice in (mine, theirs):
-        client = rig.open(VoiceReference(heard=voice))
+    for pcm, tenant in (one, (theirs, one[1]) if differs == "sample" else (mine, Tenant(b"2" * 32)), one):
+        client = rig.open(VoiceReference(heard=pcm), tenant=tenant)
         client.until(Ready)
-        client.session.close()
-        client.until(Closed)
-    rig.engine.stop()
-
-    assert (work["sounds"], work["listen"], work["_prompt"], work["hearing"]) == (2, 2, 2, 2)
-
-
-def test_recording_of_another_tenant_makes_another_voice(build: Build, work: dict[str, int]) -> None:
-    """Else the time to begin would tell who has spoken with the same recording."""
-    rig, mine = Rig(build(SLOTS)), whole.voice(23)
-    for name in (b"1" * 32, b"2" * 32, b"1" * 32):
-        client = rig.open(VoiceReference(heard=mine), tenant=Tenant(name))
-        client.until(Ready)
-        client.session.close()
-        client.until(Closed)
+        client.close()
     rig.engine.stop()
     assert (work["sounds"], work["listen"], work["_prompt"], work["hearing"]) == (2, 2, 2, 2)
 
@@ -451,8 +405,7 @@ def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
     monkeypatch.setattr(minicpmo_voice.VoiceRegistry, "prompt", slow)
     client = rig.open(VoiceReference(spoken=whole.voice(1)))
     assert reading.wait(timeout=PATIENCE_S)
-    client.session.close()
-    client.until(Closed)
+    client.close()
     read.set()
     monkeypatch.undo()
 
@@ -490,7 +443,6 @@ def test_conversation_with_a_window_that_remembers_goes_on_for_ever(folder: Path
     (session,) = rig.engine._sessions.values()
     memory = session.context.memory
     rig.engine.stop()
-
     assert max(event.context_tokens for event in closed) <= 600
     assert sum(event.dropped_units for event in closed) == 25
     assert memory is not None

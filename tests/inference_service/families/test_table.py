@@ -69,7 +69,6 @@ def test_option_of_other_families_is_refused_for_that_of_a_package(
 ) -> None:
     install(tmp_path / "site", FAMILY, monkeypatch)
     folder = brought(tmp_path / "brought")
-
     families = "MiniCPM-o and for Moshi and for causal language models"
     problem = rf"^dtype is for {families}; leave it out for this model\.$"
     with pytest.raises(ConfigurationError, match=problem):

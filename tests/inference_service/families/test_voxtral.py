@@ -22,7 +22,6 @@ from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
 from inference_service.families import table, voxtral_runtime
-from inference_service.families.memory import footprint
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.families.voxtral_session import VoxtralPreprocessor, VoxtralTranscription
 from inference_service.interface.engine import Done, End, Failure, Finish, Ready, UnitUsage
@@ -31,7 +30,6 @@ from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import tiny_voxtral
 from tests.inference_service.engine.support.dictation import Sound, Writer, noise, run
 from tests.inference_service.engine.support.tiny_voxtral import DELAY, EAR_REACH, LEFT_PAD, PROMPT, REACH
-from tests.support.long import seeds
 
 FRAME = 1280
 """Samples of one token."""
@@ -165,58 +163,19 @@ def test_text_is_that_of_its_bytes(runtime: VoxtralRuntime) -> None:
     assert any(map(str.isalpha, wrote.text))
 
 
-@pytest.mark.parametrize("seed", seeds(0, 1, 2))
-def test_sessions_that_come_and_go_say_what_each_says_alone(runtime: VoxtralRuntime, seed: int) -> None:
-    rng = random.Random(seed)
-    sounds = [noise(100 * seed + i, rng.uniform(0.2, 6.0)) for i in range(9)]
-    alone = [Writer(runtime).write(sound, i).token_ids for i, sound in enumerate(sounds)]
-
-    waiting = list(enumerate(sounds))
-    free = [0, 1, 2, 3]
-    present: dict[int, tuple[Writer, Sound]] = {}
-    together: dict[int, list[int]] = {}
-    while waiting or present:
-        if waiting and free and rng.random() < 0.5:
-            index, sound = waiting.pop(0)
-            present[index] = Writer(runtime, slot=free.pop(rng.randrange(len(free)))), sound
-        for index, (one, rest) in list(present.items()):
-            size = rng.randrange(1, 30_000)
-            one.send(rest[:size], begins=len(rest) == len(sounds[index]), ends=not len(rest[size:]))
-            present[index] = one, rest[size:]
-        run(runtime, [one for one, _ in present.values()], budget=rng.choice([3, 20, 1024]))
-        for index in [i for i, (_, rest) in present.items() if not len(rest)]:
-            one, _ = present.pop(index)
-            free.append(one.slot)
-            runtime.clear(one.slot)
-            together[index] = one.token_ids
-
-    assert [together[i] for i in range(len(sounds))] == alone
-
-
-def test_session_is_ready_at_once_and_knows_its_prompt(runtime: VoxtralRuntime) -> None:
-    (ready,) = Writer(runtime).run().of(Ready)
-    assert ready.prompt_tokens == PROMPT
-
-
-def test_first_token_waits_for_the_delay_and_half_a_window(runtime: VoxtralRuntime) -> None:
+def test_first_token_waits_for_the_delay_and_half_a_window_and_then_80_ms_make_one(
+    runtime: VoxtralRuntime,
+) -> None:
     enough = (DELAY + 1) * FRAME + 40
     one = Writer(runtime)
     short = one.send(noise(1, 1.0)[: enough - 1], begins=True)
     rest = one.send(noise(1, 1.0)[enough - 1 : enough])
-    one.run()
-    assert one.done(short).usage == UnitUsage()
-    assert one.done(short).end is End.CHUNK
-    assert one.done(rest).usage.input_audio_tokens == PROMPT
-    assert one.done(rest).usage.output_text_tokens == 1
-
-
-def test_one_token_for_every_80_ms(runtime: VoxtralRuntime) -> None:
-    one = Writer(runtime)
-    one.send(noise(1, 1.0), begins=True)
     unit = one.send(noise(2, 4.0))
     one.run()
-    usage = one.done(unit).usage
-    assert (usage.input_audio_tokens, usage.output_text_tokens) == (50, 50)
+    assert [ready.prompt_tokens for ready in one.of(Ready)] == [PROMPT]
+    assert (one.done(short).usage, one.done(short).end) == (UnitUsage(), End.CHUNK)
+    used = [one.done(it).usage for it in (rest, unit)]
+    assert [(it.input_audio_tokens, it.output_text_tokens) for it in used] == [(PROMPT, 1), (50, 50)]
 
 
 def test_silence_before_an_utterance_is_computed_once(runtime: VoxtralRuntime) -> None:
@@ -274,7 +233,6 @@ def test_cancelled_unit_is_heard_without_a_word(runtime: VoxtralRuntime) -> None
     one.session.queue.cancel(unit)
     after = one.send(noise(3, 0.8))
     one.run()
-
     assert one.done(unit).end is End.CANCELLED
     assert one.done(unit).usage.output_text_tokens == 0
     assert one.done(unit).usage.input_audio_tokens == 50
@@ -291,7 +249,6 @@ def test_cancel_stops_at_the_next_decision(runtime: VoxtralRuntime) -> None:
     said = one.token_ids
     one.session.queue.cancel(unit)
     one.run()
-
     assert one.done(unit).end is End.CANCELLED
     assert one.token_ids == said
     assert one.done(unit).usage.input_audio_tokens == LEFT_PAD + 49  # the 50th frame is not complete
@@ -402,25 +359,13 @@ def spoil(folder: Path, name: str, change: Callable[[Any], None]) -> None:
     (folder / name).write_text(json.dumps(raw))
 
 
-def test_folder_makes_a_runtime_that_only_writes_down(folder: Path) -> None:
+def test_folder_makes_a_runtime_that_only_writes_down_in_a_context_of_its_own(folder: Path) -> None:
     info = table.load(folder, CPU, None)(1).info
     assert [mode.name for mode in info.modes] == ["TRANSCRIBE"]
     assert (info.name, info.context_limit, info.input_sample_rate_hz) == (folder.name, REACH, 16_000)
     assert info.unit_seconds == 0.08
-
-
-def test_context_is_not_the_operators_to_set(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="sliding window"):
         table.load(folder, CPU, 100)
-
-
-def test_more_slots_than_memory_are_refused_with_how_many_fit(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = table.load(folder, CPU, None)
-    monkeypatch.setattr(footprint, "free_bytes", lambda device: 200_000_000)
-    with pytest.raises(ConfigurationError, match=r"Pass --slots \d+ or less"):
-        build(1000)
 
 
 @pytest.mark.parametrize(
@@ -449,18 +394,11 @@ def test_folder_that_does_not_fit_together_is_refused(
 
 
 @pytest.mark.parametrize("name", ["tekken.json", "preprocessor_config.json", "model.safetensors"])
-def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    folder = tiny_voxtral.save(tmp_path)
-    (folder / name).unlink()
-    with pytest.raises(CheckpointError, match=name.replace("preprocessor", "processor")):
-        table.load(folder, CPU, None)
-
-
-def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
+def test_missing_file_is_named_and_pickled_weights_are_not_read(tmp_path: Path, name: str) -> None:
     folder = tiny_voxtral.save(tmp_path)
     torch.save(tiny_voxtral.network().state_dict(), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError):
+    (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=name.replace("preprocessor", "processor")):
         table.load(folder, CPU, None)
 
 
@@ -470,7 +408,7 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
         ({"model_type": "whisper", "is_encoder_decoder": True}, "both directions over a window of 30 s"),
         ({"model_type": "voxtral"}, "Voxtral Realtime"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "reads the whole input before the first word"),
-        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "encoder"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "encoder, which attends in both"),
         ({"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"]}, "not a causal language model"),
         ({"model_type": "nobody-knows"}, "not a causal language model"),
     ],

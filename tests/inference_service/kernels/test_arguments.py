@@ -155,64 +155,58 @@ def test_page_that_the_cache_lacks_is_refused(call: Callable[[Stage], Call], pag
 
 
 @pytest.mark.parametrize(
-    ("span", "message"),
+    ("message", "spans"),
     [
-        ((4, 2, 2, 0, 3), "rows are not among"),
-        ((-1, 2, 2, 0, 3), "rows are not among"),
-        ((3, -1, 2, 0, 3), "rows are not among"),
-        ((3, 2**62, 2, 0, 2**62), "rows are not among"),
-        ((2**62, 2, 2, 0, 3), "rows are not among"),
-        ((3, 2, 2, 0, 1), "context does not include"),
-        ((3, 2, 2, -1, 3), "context does not include"),
-        ((3, 2, 2, 2, 3), "context does not include"),
-        ((3, 2, 2, 0, -(2**63)), "context does not include"),
-        ((3, 2, 2, 0, 17), "pages are not in the table"),
-        ((3, 2, 3, 0, 3), "pages are not in the table"),
-        ((3, 2, -1, 0, 3), "pages are not in the table"),
-        ((3, 2, 2**62, 0, 3), "pages are not in the table"),
-        ((3, 2, 2, 0, 2**63 - 1), "pages are not in the table"),
+        (
+            "rows are not among",
+            [
+                (4, 2, 2, 0, 3),
+                (-1, 2, 2, 0, 3),
+                (3, -1, 2, 0, 3),
+                (3, 2**62, 2, 0, 2**62),
+                (2**62, 2, 2, 0, 3),
+            ],
+        ),
+        (
+            "context does not include",
+            [(3, 2, 2, 0, 1), (3, 2, 2, -1, 3), (3, 2, 2, 2, 3), (3, 2, 2, 0, -(2**63))],
+        ),
+        (
+            "pages are not in the table",
+            [(3, 2, n, 0, 3) for n in (3, -1, 2**62)] + [(3, 2, 2, 0, n) for n in (17, 2**63 - 1)],
+        ),
     ],
 )
 def test_span_beyond_what_it_names_is_refused(
-    call: Callable[[Stage], Call], span: tuple[int, ...], message: str
+    call: Callable[[Stage], Call], message: str, spans: list[tuple[int, ...]]
 ) -> None:
-    with pytest.raises(IndexError, match=f"span 1: its {message}"):
-        call(Stage([SPANS[0], span], TABLE))()
+    for span in spans:
+        with pytest.raises(IndexError, match=f"span 1: its {message}"):
+            call(Stage([SPANS[0], span], TABLE))()
 
 
 @pytest.mark.parametrize(
-    "others",
+    ("name", "values"),
     [
-        {"heads": 0},
-        {"heads": -4},
-        {"heads": 3},
-        {"kv": 0},
-        {"kv": -2},
-        {"head": 0},
-        {"head": 8},
-        {"head": -16},
-        {"head": LONGEST_HEAD + 16},
-        {"rows": -1},
-        {"rows": HUGE},
-        {"stride": -16},
-        {"stride": HUGE},
-        {"stride": PAGES * 16 * HEAD + 1},
-        {"count": -1},
-        {"count": HUGE},
-        {"entries": -1},
-        {"entries": HUGE},
-        {"keys": 0},
-        {"values": 0},
-        {"spans": 0},
-        {"table": 0},
-        {"table": -4},
+        ("heads", (0, -4, 3)),
+        ("kv", (0, -2)),
+        ("head", (0, 8, -16, LONGEST_HEAD + 16)),
+        ("rows", (-1, HUGE)),
+        ("stride", (-16, HUGE, PAGES * 16 * HEAD + 1)),
+        ("count", (-1, HUGE)),
+        ("entries", (-1, HUGE)),
+        ("keys", (0,)),
+        ("values", (0,)),
+        ("spans", (0,)),
+        ("table", (0, -4)),
     ],
 )
 def test_places_of_impossible_sizes_are_refused(
-    call: Callable[[Stage], Call], others: dict[str, int]
+    call: Callable[[Stage], Call], name: str, values: tuple[int, ...]
 ) -> None:
-    with pytest.raises(ValueError):
-        call(Stage(SPANS, TABLE))(**others)
+    for value in values:
+        with pytest.raises(ValueError):
+            call(Stage(SPANS, TABLE))(**{name: value})
 
 
 def test_negative_window_is_refused() -> None:

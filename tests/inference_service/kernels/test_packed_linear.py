@@ -222,9 +222,7 @@ def test_kernels_off_keep_weights_where_they_are_and_join_no_layers(
     model = decoder(64, layers=1, heads=2).to(dtype)
     places = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
     plain = model(inputs_embeds=x(1, 7, 64, dtype=dtype)).last_hidden_state
-
     packed = pack_linears(model)
-
     assert {name: tensor.data_ptr() for name, tensor in packed.state_dict().items()} == places
     again = packed(inputs_embeds=x(1, 7, 64, dtype=dtype)).last_hidden_state
     assert (again - plain).abs().max() <= TOLERANCE[dtype]

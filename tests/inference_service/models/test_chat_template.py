@@ -179,7 +179,6 @@ def test_template_is_read_from_its_own_file_or_the_tokenizers_config(
     else:
         (folder / "chat_template.jinja").write_text(tiny.CHAT_TEMPLATE)
     loaded = ChatTemplate.load(folder)
-
     assert (folder / "chat_template.jinja").exists() is not is_in_config
     assert loaded is not None
     assert ids_of(loaded, ("user", ["Hi"])) == ids_of(template, ("user", ["Hi"]))

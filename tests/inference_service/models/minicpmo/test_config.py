@@ -45,7 +45,6 @@ def refusal(config: dict[str, Any], preprocessor: dict[str, Any] | None = None) 
 
 def test_fields_are_read_by_their_published_names() -> None:
     config = parsed()
-
     language, audio, vision, speech = config.language, config.audio, config.vision, config.speech
     assert (language.hidden_size, language.num_hidden_layers, language.head_dim) == (256, 2, 32)
     assert language.rope_parameters["rope_theta"] == 1_000_000

@@ -280,7 +280,6 @@ def test_configuration_that_is_not_ours(tmp_path: Path, old: str, new: str, prob
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-
     refused(source, problem)
 
 
@@ -350,7 +349,6 @@ def test_strange_configuration_is_named(
     if value is MISSING:
         del inner[path[-1]]
     (converted / "config.json").write_text(json.dumps(data))
-
     with pytest.raises(CheckpointError, match=problem):
         load(converted, torch.device("cpu"))
 

@@ -49,11 +49,9 @@ def test_stream_as_recorded(name: str) -> None:
     model, stored = made(name), recorded.tensors(name)
     state = model.hear(recorded.prompt(ALL[name])).flow
     compared = check_caches(state, stored, "base.flow")
-
     for i, call in enumerate(recorded.stream(name)["calls"]):
         tokens = torch.tensor([call["tokens"]])
         mel, (state,) = model.flow.advance(tokens, [state], is_last=call["last_chunk"])
-
         assert far(mel.mT, stored[f"call{i}.mel"]) < MEL_LIMIT, i
         compared |= check_caches(state, stored, f"call{i}.after.flow")
         if "att_len_after" in call:

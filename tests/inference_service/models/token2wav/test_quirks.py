@@ -11,7 +11,7 @@ from torch import Tensor
 
 from inference_service.models.token2wav.flow import FlowState
 from inference_service.models.token2wav.model import Token2Wav
-from inference_service.models.token2wav.noise import SourceNoise
+from inference_service.models.token2wav.noise import SourceNoise, flow_noise
 from tests.inference_service.models.token2wav import recorded
 from tests.inference_service.models.token2wav.test_streams import begin, codes_of, say
 
@@ -95,9 +95,11 @@ def test_phase_goes_on_from_chunk_to_chunk(reference_quirks: bool, is_one_wave: 
     assert (float((pieces - whole)[inner].abs().max()) < 1e-4) == is_one_wave
 
 
-def test_drawn_noise_is_normal_for_both_vocoders() -> None:
+def test_drawn_noise_is_the_same_each_time_and_normal_for_both_vocoders() -> None:
     """The causal package was trained with normal noise, and draws from [0, 1) when it speaks."""
     table = SourceNoise.drawn(8).table
     assert float(table.mean()) == pytest.approx(0, abs=0.01)
     assert float(table.std()) == pytest.approx(1, abs=0.01)
     assert table.shape[1] == 9
+    assert torch.equal(SourceNoise.drawn(8).table, table)
+    assert torch.equal(flow_noise(), flow_noise())

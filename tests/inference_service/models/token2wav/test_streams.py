@@ -11,7 +11,6 @@ from inference_service.models.token2wav import sizes
 from inference_service.models.token2wav.config import LOOK_AHEAD, SILENT_TOKEN, Token2WavConfig
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import Token2Wav
-from inference_service.models.token2wav.noise import SourceNoise, flow_noise
 from inference_service.models.token2wav.stream import StreamCodes, StreamState
 from tests.inference_service.models.token2wav import recorded
 from tests.inference_service.models.token2wav.recorded import WAVE_LIMIT
@@ -128,7 +127,6 @@ def test_interleaved_streams_of_different_voices(is_causal: bool) -> None:
     for prompt, turn in turns.items():
         state = begin(model, prompt)
         alone[prompt] = [say(model, state, codes) for codes in turn]
-
     states = {prompt: begin(model, prompt) for prompt in turns}
     for i in range(4):
         for prompt, state in states.items():
@@ -225,7 +223,6 @@ def test_a_stream_keeps_as_much_as_was_said_before(
     state, draw = begin(model, prompt), random.Random(6)
     frames = len(recorded.prompt(prompt).mel)
     options = {"steps": 5, "dtype": torch.float32, "cache_dtype": cache_dtype}
-
     assert state.voice.nbytes == sizes.voice_bytes(model.config, frames, **options)
     kept = []
     for _ in range(12):
@@ -241,9 +238,7 @@ def test_streams_of_a_voice_share_it_and_keep_nothing_else_between_turns() -> No
     voice = model.hear(recorded.prompt("a"))
     streams = [model.initial_state(voice) for _ in range(2)]
     before = [tensor.clone() for tensor in voice.flow.tensors]
-
     model.step([StreamCodes(one, [1 + i] * 25, ends_turn=True) for i, one in enumerate(streams)])
-
     assert all(torch.equal(now, then) for now, then in zip(voice.flow.tensors, before, strict=True))
     assert [one.nbytes for one in streams] == [0, 0]
     assert voice.nbytes > 0
@@ -279,9 +274,3 @@ def test_flow_in_half_precision_keeps_the_length_and_its_dtype() -> None:
     assert (wave.dtype, len(wave)) == (torch.float32, 20160)
     assert {it.dtype for it in state.flow.tensors} == {torch.bfloat16}
     assert model.flow.noise.dtype == torch.float32
-
-
-def test_noise_is_the_same_in_every_process() -> None:
-    assert torch.equal(flow_noise(), flow_noise())
-    assert torch.equal(SourceNoise.drawn(8).table, SourceNoise.drawn(8).table)
-    assert flow_noise()[0, :3].tolist() == pytest.approx([0.0, 0.0, 0.0], abs=5)

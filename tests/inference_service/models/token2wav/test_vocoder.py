@@ -49,9 +49,7 @@ def test_pitch_and_harmonics_as_recorded() -> None:
     seen: dict[str, list[Tensor]] = {}
     watch(model.hift.f0_predictor, "hift.f0", seen, lambda _, out: out)
     watch(model.hift.m_source.l_linear, "hift.sine_waves", seen, lambda given, _: given[0][:, :2400])
-
     model.vocoder.advance(stored["call1.mel"], [state], is_last=False)
-
     assert seen.keys() == taps.keys() & {"hift.f0", "hift.sine_waves"}
     for name, (ours,) in seen.items():
         assert far(ours, taps[name]) < FROM_MEL_LIMIT, name

@@ -2,8 +2,8 @@
 
 import json
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -116,18 +116,9 @@ def test_known_recording_is_not_read_again_and_few_are_known(
 def test_threads_read_at_the_same_time(folder: Path) -> None:
     reader = VoiceReader(folder, CONFIG)
     alone = [VoiceReader(folder, CONFIG).read(noise(16_000, seed)).tokens for seed in range(4)]
-    together: dict[int, torch.Tensor] = {}
-
-    def read(seed: int) -> None:
-        together[seed] = reader.read(noise(16_000, seed)).tokens
-
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-
-    assert all(torch.equal(together[seed], alone[seed]) for seed in range(4))
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda seed: reader.read(noise(16_000, seed)).tokens, range(4)))
+    assert all(torch.equal(one, own) for one, own in zip(together, alone, strict=True))
 
 
 def test_without_onnxruntime_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,53 +286,41 @@ def test_cancel_overtakes_the_orders_of_units_up_to_its_own_that_are_to_come(rig
     assert ends[2] in (End.CHUNK, End.TURN)
 
 
-def idle(client: Client) -> None:
-    client.until(Ready)
-
-
-def at_once(client: Client) -> None:
-    pass
-
-
-def heard(client: Client) -> None:
-    client.session.prefill(1, UnitInput(sound(1)))
-    client.until(Prefilled)
-
-
-def written_ahead(client: Client) -> None:
-    client.unit(1)
-    client.unit(2)
-
-
-def speaking(client: Client) -> None:
-    client.unit(1)
-    client.until(Piece)
-
-
-def done(client: Client) -> None:
-    client.session.prefill(1, UnitInput(sound(1)))
-    client.session.generate(1, True, UnitOverrides())
-    client.until(Done)
-
-
-def finalized(client: Client) -> None:
-    client.unit(1)
-    client.until(Finalized)
-
-
-def cancelled(client: Client) -> None:
-    client.session.cancel(9)
-    client.unit(1)
-
-
-@pytest.mark.parametrize("stage", [at_once, idle, heard, written_ahead, speaking, done, finalized, cancelled])
-def test_close_gives_one_closed_and_nothing_after_it(rig: Rig, stage: Callable[[Client], None]) -> None:
+@pytest.mark.parametrize(
+    ("orders", "until"),
+    [
+        ([], None),
+        ([], Ready),
+        (["prefill"], Prefilled),
+        (["unit", "next unit"], None),
+        (["unit"], Piece),
+        (["prefill", "generate"], Done),
+        (["unit"], Finalized),
+        (["cancel", "unit"], None),
+    ],
+    ids=["at once", "idle", "heard", "written ahead", "speaking", "done", "finalized", "cancelled"],
+)
+def test_close_gives_one_closed_and_nothing_after_it(
+    rig: Rig, orders: list[str], until: type[Event] | None
+) -> None:
     client, neighbour = rig.open(force_listen_count=0), rig.open(seed=2)
-    stage(client)
+    give: dict[str, Callable[[], None]] = {
+        "prefill": lambda: client.session.prefill(1, UnitInput(sound(1))),
+        "generate": lambda: client.session.generate(1, True, UnitOverrides()),
+        "unit": lambda: client.unit(1),
+        "next unit": lambda: client.unit(2),
+        "cancel": lambda: client.session.cancel(9),
+    }
+    for order in orders:
+        give[order]()
+    if until is not None:
+        client.until(until)
+
     client.session.close()
     client.close()
     client.unit(5)
     client.session.cancel(5)
+
     # Whatever was still on its way has passed through the engine once the neighbour is served.
     neighbour.unit(1)
     neighbour.until(Finalized)

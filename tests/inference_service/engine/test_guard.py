@@ -139,20 +139,16 @@ def test_an_error_of_the_device_is_nobodys(error: Exception) -> None:
     assert failed(sessions) == []
 
 
-def exhausted_host() -> None:
-    torch.empty(2**50)
-
-
-def exhausted_interpreter() -> None:
-    bytearray(2**60)
-
-
 def exhausted_device() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
 
 
-@pytest.mark.parametrize("allocate", [exhausted_host, exhausted_interpreter, exhausted_device])
-def test_whoever_asks_for_too_much_memory_fails_alone(allocate: Callable[[], None]) -> None:
+@pytest.mark.parametrize(
+    "allocate",
+    [lambda: torch.empty(2**50), lambda: bytearray(2**60), exhausted_device],
+    ids=["host", "interpreter", "device"],
+)
+def test_whoever_asks_for_too_much_memory_fails_alone(allocate: Callable[[], object]) -> None:
     sessions = members(5)
 
     def step(group: list[Any]) -> None:

@@ -18,6 +18,7 @@ def special_ids() -> set[int]:
 def test_special_token_in_peoples_text_is_plain_text(name: str, special_ids: set[int]) -> None:
     tokenizer = golden.tokenizer()
     text = f"ignore that {name} and listen"
+    tokenizer.encode_template(f"{name}system\n")  # templates leave people's text plain
     ids = tokenizer.encode(text)
     assert not special_ids & set(ids)
     assert tokenizer.decode(ids) == text
@@ -29,23 +30,11 @@ def test_special_token_in_a_template_means_itself(field: str, name: str) -> None
     assert tokenizer.encode_template(name) == [getattr(tokenizer.special, field)]
 
 
-def test_templates_leave_peoples_text_plain(special_ids: set[int]) -> None:
-    tokenizer = golden.tokenizer()
-    tokenizer.encode_template("<|im_start|>system\n")
-    assert not special_ids & set(tokenizer.encode("<|im_end|>"))
-
-
-def test_special_tokens_leave_no_trace_in_text() -> None:
+def test_special_tokens_leave_no_trace_in_text_nor_are_ids_beyond_the_vocabulary_text() -> None:
     tokenizer = golden.tokenizer()
     special = tokenizer.special
     assert tokenizer.decode([special.speak, *tokenizer.encode("I am"), special.turn_eos]) == "I am"
-
-
-def test_ids_beyond_the_vocabulary_are_no_text() -> None:
-    tokenizer = golden.tokenizer()
-    assert tokenizer.size == 745
-    assert tokenizer.is_text(300)
-    assert not tokenizer.is_text(745)
+    assert (tokenizer.size, tokenizer.is_text(300), tokenizer.is_text(745)) == (745, True, False)
 
 
 def test_decisions_are_told_from_terminators() -> None:

@@ -57,27 +57,19 @@ def test_budget_and_share_are_kept_and_used_in_full(requests: list[Request], bud
 
 @settings(deadline=None)
 @given(REQUESTS, BUDGETS, SHARES)
-def test_units_that_decode_go_first_then_those_with_the_least_slack(
+def test_units_go_by_slack_and_other_work_by_age_of_which_neither_prompts_nor_answers_starve(
     requests: list[Request], budget: int, share: int
 ) -> None:
-    got, waiting = granted(requests, budget, share), units(requests)
-    unserved = [r for r in waiting if r.decoding and got.get(r.session, 0) < r.tokens]
-    assert not unserved or all(r.decoding for r in waiting if r.session in got)
+    got, urgent = granted(requests, budget, share), units(requests)
+    unserved = [r for r in urgent if r.decoding and got.get(r.session, 0) < r.tokens]
+    assert not unserved or all(r.decoding for r in urgent if r.session in got), "units that decode go first"
     for kind in (True, False):
-        alike = [r for r in waiting if r.decoding is kind]
+        alike = [r for r in urgent if r.decoding is kind]
         for first in alike:
             if got.get(first.session, 0) < first.tokens:
                 assert not [r for r in alike if (r.due or 0) > (first.due or 0) and r.session in got]
 
-
-@settings(deadline=None)
-@given(REQUESTS, BUDGETS, SHARES)
-def test_work_that_can_wait_goes_by_age_and_neither_prompts_nor_answers_starve(
-    requests: list[Request], budget: int, share: int
-) -> None:
-    got, waiting = granted(requests, budget, share), others(requests)
-    for kind in (True, False):
-        alike = [r for r in waiting if r.decoding is kind]
+        alike = [r for r in others(requests) if r.decoding is kind]
         half = min(share, budget) // 2
         assert sum(got.get(r.session, 0) for r in alike) >= min(half, tokens(alike))
         for older in alike:

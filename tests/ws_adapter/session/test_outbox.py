@@ -213,3 +213,58 @@ async def test_end_of_the_connection_leaves_nobody_waiting() -> None:
         await line.task
     async with asyncio.timeout(PATIENCE_S):
         await line.outbox.flushed()
+
+
+async def test_waiting_events_are_encoded_once_and_sent_so(line: Line) -> None:
+    line.is_open.clear()
+    line.outbox.put(text("one"))
+    await line.settle()
+    line.outbox.put(text("two"))
+    line.outbox.put(audio())
+
+    waiting = [b"".join(parts) for parts in line.outbox.waiting]
+
+    assert [json.loads(event)["kind"] for event in waiting] == ["text", "audio"]
+    assert line.outbox.audio_s == 1.0
+    await line.clock.advance(1)
+    line.is_open.set()
+    await line.outbox.flushed()
+    assert line.sent[1:] == [json.loads(event) for event in waiting]
+    assert line.outbox.waiting == []
+
+
+async def test_cleared_events_are_not_sent_and_count_no_more(line: Line) -> None:
+    line.is_open.clear()
+    for _ in range(5):
+        line.outbox.put(audio())
+    await line.settle()
+
+    line.outbox.clear()
+
+    assert line.outbox.audio_s == 0.0
+    assert line.load.inflight_bytes == 128_512, "the one that is being sent"
+    line.is_open.set()
+    await line.outbox.flushed()
+    assert len(line.sent) == 1
+    assert line.load.inflight_bytes == 0
+
+
+async def test_each_sent_event_is_progress(line: Line) -> None:
+    gate = asyncio.Semaphore(0)
+
+    async def send(*_parts: bytes) -> None:
+        await gate.acquire()
+
+    line.outbox._send = send
+    line.buffered = 100_000  # one large frame follows another
+    for _ in range(12):
+        line.outbox.put(audio())
+    for _ in range(5):
+        await line.clock.advance(4)
+        gate.release()
+        await line.settle()
+    assert line.stalls == 0
+    assert line.outbox.is_congested
+    await line.clock.advance(6)
+    await line.settle()
+    assert line.stalls == 1

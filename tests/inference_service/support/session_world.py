@@ -45,6 +45,8 @@ class QueuedEngine:
     history: list[tuple[str, int]] = field(default_factory=list)
     rejected: dict[int, Failure] = field(default_factory=dict)
     rewinds: list[tuple[int, int | None]] = field(default_factory=list)
+    kept: list[bool] = field(default_factory=list)
+    """For each closed unit whether its last token stays."""
     cancelled: int = 0
     closes: int = 0
 
@@ -59,6 +61,7 @@ class QueuedEngine:
         self._order("generate", unit)
 
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
+        self.kept.append(keep_last_token)
         self._order("finalize", unit)
 
     def _order(self, step: str, unit: int) -> None:

@@ -9,6 +9,7 @@ from tests.ws_adapter.support.conversation import CATALOGUE
 from tests.ws_adapter.support.live_conversation import LiveConversation, start, told
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT
 from ws_adapter.protocol.live.events import MAX_HISTORY
+from ws_adapter.protocol.live.machine import LONGEST_S
 from ws_adapter.protocol.live.settings import BUILT_IN_VOICES
 from ws_adapter.protocol.wire.errors import CloseCode
 
@@ -133,3 +134,8 @@ def test_without_a_worker_the_worker_is_left_to_judge() -> None:
     live.client(start(model="whatever", audio={"output": {"voice": {"id": "somebody"}}}))
     assert live.has_slot
     assert "whatever" not in CATALOGUE.models
+
+
+def test_session_without_a_limit_expires_after_the_longest_time() -> None:
+    session = LiveConversation(session_limit_s=0).begin()["session"]
+    assert session["expires_at"] == 1000 + 10_000 + int(LONGEST_S)

@@ -15,7 +15,7 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
     update,
 )
 from ws_adapter.protocol.core.signals import GoingAway
-from ws_adapter.protocol.realtime_ga.machine import IDLE_S, MOST_EARLY
+from ws_adapter.protocol.realtime_ga.machine import IDLE_S, MOST_EARLY, MOST_EARLY_BYTES
 from ws_adapter.protocol.realtime_ga.worker_slot import OPENS_S
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
@@ -226,3 +226,20 @@ def test_input_that_is_dropped_for_want_of_room_is_told_once() -> None:
     assert send(message()) == ["error:server_overloaded"]
     assert session.client(append(0.2)) == []
     assert session.closed is None
+
+
+def clear_of(size: int) -> bytes:
+    """Return an event of `size` bytes."""
+    event = b'{"type":"input_audio_buffer.clear","event_id":"%b"}'
+    return event % (b"x" * (size - len(event) + 2))
+
+
+@pytest.mark.parametrize(("more", "is_closed"), [(0, False), (1, True)])
+def test_early_events_are_held_up_to_a_mebibyte(more: int, is_closed: bool) -> None:
+    session = RealtimeGaConversation()
+    half = MOST_EARLY_BYTES // 2
+    session.client(clear_of(half))
+    assert session.dialect.held_bytes == half
+    session.client(clear_of(half + more))
+    assert (session.closed is not None) is is_closed
+    assert session.dialect.held_bytes == (0 if is_closed else 2 * half)

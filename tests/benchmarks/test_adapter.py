@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.adapter import codec, live
 from benchmarks.adapter.cost import Chain
-from benchmarks.adapter.resume import Guest
+from benchmarks.adapter.resume import ResumingClient
 from benchmarks.load.client import converse, text_frame
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.payload import ANSWER, APPEND, SPEECH
@@ -61,16 +61,16 @@ async def test_guest_whose_connection_is_cut_comes_back_and_goes_on() -> None:
     engine = ScriptedEngine(*[speak("Hello")] * 6, slots=1)
     async with running_worker(engine, slots=1) as worker:
         async with running_adapter(worker.address, resume_window_s=60) as stage:
-            guest = Guest(int(stage.address.rpartition(":")[2]))
-            await guest.begin()
-            guest.speak()
-            await until(lambda: guest.tally.good == 1)
+            client = ResumingClient(int(stage.address.rpartition(":")[2]))
+            await client.begin()
+            client.speak()
+            await until(lambda: client.tally.good == 1)
             for count in (2, 3):
-                guest.cut()
-                await guest.come_back()
-                guest.speak()
-                await until(lambda count=count: guest.tally.good == count)  # type: ignore[misc]
-            guest.cut()
+                client.cut()
+                await client.come_back()
+                client.speak()
+                await until(lambda count=count: client.tally.good == count)  # type: ignore[misc]
+            client.cut()
     assert len(engine.sessions) == 1
 
 

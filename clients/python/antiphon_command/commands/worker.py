@@ -108,7 +108,7 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
         "--slots",
         type=positive_int,
         metavar="N",
-        help="most conversations at once (default: as many as fit)",
+        help="most conversations (default: as many as fit)",
     )
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
 

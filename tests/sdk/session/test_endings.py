@@ -118,31 +118,31 @@ async def breaks_the_protocol(peer: Peer, kind: str) -> None:
 
 
 REFUSALS: Final = {
-    "the server is away or too busy": "service_unavailable",
-    "the queue takes nobody": "queue_full",
+    "the server is unavailable or too busy": "service_unavailable",
+    "the queue is full": "queue_full",
     "waiting in the queue took too long": "queue_timeout",
     "the key is unknown": "unauthorized",
-    "this is not served here": "unsupported_mode",
+    "the server lacks this service": "unsupported_mode",
 }
 """What happened -> the code of the `error` instead of a session."""
 
 ENDS: Final[dict[str, End]] = {
     "the server breaks the protocol": breaks_the_protocol,
-    "the time of the session is up": closes(1000, "timeout"),
+    "the session reaches its time limit": closes(1000, "timeout"),
     "the context of the model is full": closes(1000, "context_full"),
     "the connection is lost": vanishes,
     "the server shuts down": closes(1012, "server_shutdown"),
     "the worker fails": fails("inference_error", 1011, "backend_error"),
     "the worker runs out of memory": fails("inference_error", 1013, "backend_error"),
     "too many small or faulty messages": fails("rate_limited", 1008),
-    "events are not read": fails("slow_consumer", 1008, "slow_consumer"),
+    "the client does not read events": fails("slow_consumer", 1008, "slow_consumer"),
     "a message is too large": closes(1009),
     "the key is withdrawn": fails("unauthorized", 3000),
-    "another connection has resumed it": closes(4001),
+    "another connection resumes the session": closes(4001),
 }
 """What happened -> what the server does in a session that has begun."""
 
-HERE: Final = ("nothing listens at the address", "it is used after it was closed here")
+HERE: Final = ("nothing listens at the address", "the session is used after its close")
 """Rows in which the server does nothing."""
 
 
@@ -226,7 +226,7 @@ async def test_use_after_close_is_that_of_the_table(kind: str) -> None:
             pass
         with pytest.raises(AntiphonError) as caught:
             await (session.answer() if kind == "chat" else session.send_audio(SECOND))
-    assert_told(caught.value, ROWS["it is used after it was closed here"])
+    assert_told(caught.value, ROWS["the session is used after its close"])
 
 
 def test_error_before_a_lost_connection_is_not_its_reason() -> None:

@@ -73,8 +73,8 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.MISSING_PARAMETER: "a required field is absent, null or empty; `param` names it",
     LiveCode.UNKNOWN_PARAMETER: "there is no such field; `param` names it",
     LiveCode.MODEL_NOT_FOUND: "the model is not served; `/v1/models` lists those that are",
-    LiveCode.NOT_STARTED: "something came before `session.started`; or no `session.start` came within 20 s, "
-    "and the connection closes with 1000",
+    LiveCode.NOT_STARTED: "an event came before `session.started`; or more than 256 sessions have sent no "
+    "`session.start`, and this one, the oldest of the client with the most, closes with 1000",
     LiveCode.ALREADY_STARTED: "a second `session.start`",
     LiveCode.UNSUPPORTED: "the protocol has this and the server or its model has not; `message` says why",
     LiveCode.INVALID_FRAME: "a binary frame; close 1003",

@@ -51,8 +51,8 @@ installed, else by loudness; on Live only while there is an answer. Alone its wi
 
 What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system calls a unit and switch threads
 about ten times. Beside gRPC, the WebSocket and the codec stands the protocol, about 220 calls of Python
-functions a unit ([walked through](unit.md#modules-on-the-path-of-a-unit)): checks, clocks, bounds, the order of
-answers. The relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the
+functions a unit ([walked through](unit.md#modules-on-the-path-of-a-unit)): checks, clocks, bounds, the order
+of answers. The relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the
 memory of one unit for the next (`ws_adapter/process/allocator.py`); the floors and the relay do not.
 `uvloop` changed it by less than the noise.
 

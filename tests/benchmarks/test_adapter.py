@@ -57,7 +57,7 @@ async def test_clients_count_answers() -> None:
     assert len(crowd.tally.latencies) == crowd.tally.good
 
 
-async def test_guest_whose_connection_is_cut_comes_back_and_goes_on() -> None:
+async def test_client_after_lost_connection_resumes_its_session() -> None:
     engine = ScriptedEngine(*[speak("Hello")] * 6, slots=1)
     async with running_worker(engine, slots=1) as worker:
         async with running_adapter(worker.address, resume_window_s=60) as stage:
@@ -74,7 +74,7 @@ async def test_guest_whose_connection_is_cut_comes_back_and_goes_on() -> None:
     assert len(engine.sessions) == 1
 
 
-async def test_a_talker_hears_an_answer_and_tells_it_from_silence() -> None:
+async def test_talker_distinguishes_answer_from_silence() -> None:
     engine = ScriptedEngine(listen(), *[speak("Hello")] * 6, slots=1)
     async with running_worker(engine, slots=1) as worker, running_adapter(worker.address) as stage:
         talker = live.Talker("scripted")
@@ -108,7 +108,7 @@ async def test_chain_keeps_a_server_busy() -> None:
     assert chain.answers > 0
 
 
-def test_report_tells_goals_and_writes_plain_json(tmp_path: Any) -> None:
+def test_report_lists_goals_and_writes_plain_json(tmp_path: Any) -> None:
     goals = (Goal("low", 1.25, 1.3), Goal("high", 1.5, 1.8, at_most=False))
     report = Report("x", "Title", ("what", "us"), [("a", 123.4), ("b", float("nan"))], goals)
     report.write(is_short=True, folder=tmp_path)

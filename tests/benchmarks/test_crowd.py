@@ -76,7 +76,7 @@ def test_units_that_are_answered_late_or_never_are_misses() -> None:
     assert row(tally, 1) == (2, 1, 4, 0.5, pytest.approx(1100), math.inf, 0.25, 6, 25, 0.5, 500, 0)
 
 
-def test_a_crowd_whose_session_fails_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crowd_with_failed_session_yields_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = batching.Crowd(batching.larger(), 2)
     assert crowd.run(2) > 0
     think = crowd._runtime.think

@@ -82,7 +82,7 @@ def test_admission_refuses_callers_beyond_the_slots_of_the_page_pool(parts: Any)
     assert (outcome.admitted, outcome.refused_slots, outcome.latencies) == ([], 2, [])
 
 
-def test_admission_refuses_callers_for_whom_there_is_no_time(parts: Any) -> None:
+def test_admission_without_compute_time_rejects_callers(parts: Any) -> None:
     refused = simulate(parts, Steps(0.12), plan(24, 24, every_s=1.0, seconds=4.0))
     assert refused.refused_time > 0
     assert refused.refused_time + len(refused.admitted) == 24
@@ -124,7 +124,7 @@ def test_step_of_a_card_costs_more_for_more_sessions_and_on_a_slower_card() -> N
     assert fast.see(1) < fast.see(64)
 
 
-def test_report_calls_itself_simulated_and_names_what_is_assumed() -> None:
+def test_report_is_marked_simulated_and_lists_assumptions() -> None:
     what, assumed = plan(4, 4), Assumptions(kernel_us=3.5)
     line = row(CARDS["h200"], [Outcome(what, pages=1)])
     found = report([line], what, [CARDS["h200"]], assumed, "float32", 1)

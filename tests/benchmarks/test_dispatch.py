@@ -25,7 +25,7 @@ COSTS = Costs(
 )
 
 
-async def test_every_slot_that_becomes_free_goes_to_the_one_who_waits_longest(
+async def test_freed_slot_goes_to_longest_waiting_ticket(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "_TICKET_MS", 60_000)
@@ -74,7 +74,7 @@ def test_largest_is_where_it_no_longer_fits() -> None:
     assert math.isclose(largest(lambda size: size * size <= 1e6), 1000, rel_tol=0.002)
 
 
-def test_tables_name_every_size_and_what_was_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_list_every_size_and_mark_unmeasured_goals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "measured", lambda: COSTS)
     text = scale.tables()
     assert "| conversations | 1,000 | 100,000 | 10,000,000 |" in text

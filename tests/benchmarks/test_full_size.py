@@ -117,7 +117,7 @@ def test_second_run_writes_no_file_but_one_with_a_changed_byte(folder: Path, wri
     assert (folder / FIRST).read_bytes() == (written / FIRST).read_bytes()
 
 
-def test_run_after_an_interrupted_one_completes_what_is_missing(folder: Path, written: Path) -> None:
+def test_run_after_interruption_writes_only_missing_files(folder: Path, written: Path) -> None:
     (folder / FIRST).rename(folder / (FIRST + ".part"))
     (folder / SUMS).write_text((folder / SUMS).read_text().split("\n", 1)[1] + "no line of sums\n")
     before = places(folder)
@@ -140,7 +140,7 @@ def test_write_that_fails_leaves_no_file_of_that_name(
     assert weights(tmp_path / "tiny") == []
 
 
-def test_disk_has_to_have_room_for_what_is_missing_alone(
+def test_disk_space_check_counts_only_missing_files(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / FIRST).unlink()
@@ -183,7 +183,7 @@ def told(folder: Path) -> int:
 
 
 @pytest.mark.long
-def test_worker_that_cannot_serve_is_told_with_its_words(
+def test_worker_start_failure_prints_its_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert served(monkeypatch, [folder, "--size", "tiny", "--device", "cuda:7"]) == 2
@@ -191,7 +191,7 @@ def test_worker_that_cannot_serve_is_told_with_its_words(
 
 
 @long
-def test_tenth_of_the_full_size_is_served_within_the_memory_that_is_told(tmp_path: Path) -> None:
+def test_tenth_size_model_is_served_within_reported_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.full_size", str(tmp_path / "tenth")]
     command += ["--size", "tenth", "--remove"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -24,7 +24,7 @@ def test_calls_take_turns_and_the_first_does_not_count() -> None:
 
 
 @pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
-def test_what_is_compared_computes_the_same() -> None:
+def test_packed_and_plain_linears_compute_same() -> None:
     plain, packed = linear.layers(torch.float32), pack_linears(linear.layers(torch.float32))
     assert len(plain) == linear.LAYERS * len(linear.SHAPES)
     for usual, ours in zip(plain, packed, strict=True):

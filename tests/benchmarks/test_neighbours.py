@@ -54,7 +54,7 @@ def test_a_short_run_finds_figures_of_an_attack() -> None:
     assert found["short"]
 
 
-async def test_neighbours_note_every_second_and_what_is_lost_after_the_end() -> None:
+async def test_neighbour_records_every_unit_and_losses_after_close() -> None:
     async with running_worker(ScriptedEngine(*TALK, slots=2, repeat=True), slots=2) as worker:
         async with running_adapter(worker.address) as stage:
             neighbour = Neighbour([base64.b64encode(bytes(64_000)).decode()])
@@ -76,7 +76,7 @@ async def test_neighbours_note_every_second_and_what_is_lost_after_the_end() -> 
     )
 
 
-async def test_strangers_count_what_they_are_told() -> None:
+async def test_attack_client_tallies_events_errors_and_close_codes() -> None:
     async with running_worker(ScriptedEngine(*TALK, slots=2, repeat=True), slots=2) as worker:
         async with running_adapter(worker.address) as stage:
             tally: Counter[str] = Counter()
@@ -97,7 +97,7 @@ async def test_strangers_count_what_they_are_told() -> None:
     assert tally["HTTP 404"] == 2
 
 
-def test_shares_and_percentiles_count_what_was_not_answered() -> None:
+def test_goodput_and_percentiles_count_unanswered_units() -> None:
     quiet = Side([Unit(0.0, 0.1)] * 100)
     attacked = Side([Unit(0.0, 0.3)] * 98 + [Unit(0.0, 2.0), Unit(0.0)])
     dropped = Side([Unit(0.0, 0.1, dropped=True)])
@@ -114,7 +114,7 @@ def test_shares_and_percentiles_count_what_was_not_answered() -> None:
     assert "NOT WHAT WAS EXPECTED" in figures.told(replace(outcome, tally=Counter()))
 
 
-def test_who_answers_nobody_misses_both_goals() -> None:
+def test_service_without_answers_misses_both_goals() -> None:
     found = figures.report([Outcome(ATTACKS["pings"], QUIET, DEAD, Counter(), ())], "command")
     assert [goal.is_met for goal in found.goals] == [False, False]
 

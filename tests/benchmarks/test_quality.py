@@ -36,7 +36,7 @@ def test_words_are_wrong_that_were_put_in_left_out_or_taken_for_others(said: str
     assert distance("what is your name".split(), said.split()) == wrong
 
 
-def test_the_word_error_rate_of_the_domain_leaves_out_what_is_outside_it() -> None:
+def test_in_domain_word_error_rate_excludes_out_of_domain_utterances() -> None:
     written = Written()
     written.add(utterance(Intent.NAME, "what is your name"), " what is your game")
     written.add(utterance(Intent.OUT_OF_DOMAIN, "they sold it"), "")

@@ -27,7 +27,7 @@ def test_one_by_one_and_in_one_pass_the_likeliest_are_the_same() -> None:
 
 
 @torch.inference_mode()
-def test_every_draw_and_step_is_told() -> None:
+def test_report_tables_list_every_draw_and_step() -> None:
     head = tiny.model()[0].tts
     assert head is not None
     rows = [*decisions(50, 2, 1), codes(head, 2, 1)]

@@ -63,7 +63,7 @@ async def test_cost_is_compared_between_like_settings(monkeypatch: pytest.Monkey
     assert other[0] == "100 %, no model"
 
 
-def test_recorded_conversation_is_one_and_says_nothing_of_what_was_said() -> None:
+def test_recorded_trace_is_consistent_and_contains_no_spoken_text() -> None:
     bars = timeline.read()
     units = {bar.span_id: bar for bar in bars if bar.name == SPAN_UNIT}
     steps = [bar for bar in bars if bar.is_worker and bar.name != SPAN_TICK]

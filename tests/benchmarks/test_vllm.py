@@ -27,7 +27,7 @@ def player(folder: Path) -> Iterator[Player]:
 
 
 @pytest.mark.long
-def test_callers_are_told_what_the_model_says_by_itself(player: Player, folder: Path) -> None:
+def test_callers_receive_tokens_of_bare_model(player: Player, folder: Path) -> None:
     found = player.play(scene="chat", callers=2, seed=3)
     assert [len(said) for said in found.said] == [ANSWER, ANSWER]
     assert found.tokens_per_s > 0

@@ -27,14 +27,14 @@ def call(at: float, module: str, *, by: str = "", thread: str = "main") -> Call:
     return Call(at, thread, not by, module, "run")
 
 
-def test_what_happens_soon_after_a_unit_was_sent_is_done_about_it() -> None:
+def test_calls_soon_after_sent_unit_are_attributed_to_it() -> None:
     assert span(UNIT) == Span(10.0, 10.6)
     assert span(Unit(10.0, 10.2, Kind.LISTENS)) == Span(10.0, 10.2)
     calls = [call(at, f"at {at}") for at in (9.9, 10.0, 10.5, 10.6, 11.1)]
     assert [[it.at for it in unit] for unit in caused(calls, [UNIT, NEXT], [REST])] == [[10.0, 10.5], [11.1]]
 
 
-def test_what_a_process_does_on_its_own_is_on_the_way_of_no_unit() -> None:
+def test_background_calls_of_process_are_attributed_to_no_unit() -> None:
     at_rest = [call(0.5, "clock"), call(0.6, "worker"), call(0.7, "channel", by="worker")]
     at_work = [call(10.1, "socket"), call(10.2, "clock"), call(10.3, "engine", thread="engine")]
     at_work += [call(10.4, "clock", by="engine", thread="engine"), call(10.5, "worker")]
@@ -107,7 +107,7 @@ class Everything(Recorder):
         return code.co_name if code.co_filename == __file__ else ""
 
 
-async def test_who_only_hands_on_what_another_waits_for_is_called_once() -> None:
+async def test_intermediate_awaiting_coroutine_is_recorded_once() -> None:
     came = asyncio.get_running_loop().create_future()
 
     async def reader() -> None:

@@ -147,14 +147,14 @@ async def test_spoken_answer_is_saved(tmp_path: Path, stream: list[str]) -> None
         assert (file.getframerate(), file.getnframes()) == (24_000, 12_000)
 
 
-async def test_spoken_answer_goes_to_answer_wav_unless_told_otherwise(tmp_path: Path) -> None:
+async def test_spoken_answer_is_saved_to_answer_wav_by_default(tmp_path: Path) -> None:
     outcome = await chat(Requests("Seven.").answer, "Prime?", "--speak", cwd=tmp_path)
 
     assert outcome.err == "saved answer.wav, 0.50 s of audio\n"
     assert (tmp_path / "answer.wav").exists()
 
 
-async def test_answer_that_was_not_spoken_is_told() -> None:
+async def test_answer_without_speech_is_reported() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(PREFILLED, chunk("Seven."), done("Seven."))
@@ -206,7 +206,7 @@ async def test_key_comes_from_a_file_or_a_variable(tmp_path: Path, where: str) -
     assert seen == [f"Bearer of-{where}"]
 
 
-async def test_what_had_no_effect_is_told() -> None:
+async def test_unsupported_option_is_reported() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(PREFILLED, done("Seven.") | {"unsupported_fields": ["enable_thinking"]})
@@ -224,7 +224,7 @@ async def test_what_had_no_effect_is_told() -> None:
         ("unauthorized", "The server refused the conversation: No. Name a file that holds it with --key", 4),
     ],
 )
-async def test_refusal_is_told(code: str, text: str, exit_code: int) -> None:
+async def test_rejected_request_is_reported_with_exit_code(code: str, text: str, exit_code: int) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send({"type": "error", "error": "No.", "code": code})
@@ -314,7 +314,7 @@ class Terminal:
         return code
 
 
-async def test_chat_in_a_terminal_remembers_what_was_said(tmp_path: Path) -> None:
+async def test_terminal_chat_sends_earlier_messages_with_each_turn(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     requests = Requests("A circle.", "Red.")
     async with replay(requests.answer) as url:

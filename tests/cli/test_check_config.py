@@ -24,7 +24,7 @@ def rows(out: str) -> dict[tuple[str, str], str]:
     return {(title, kind): size for title, kind, size in columns}
 
 
-def test_it_tells_bytes_by_part_and_by_kind_of_state(folder: Path) -> None:
+def test_check_config_lists_bytes_by_part_and_kind_of_state(folder: Path) -> None:
     done = run_cli("check-config", "--model", str(folder), "--slots", "2")
 
     assert done.code == 0
@@ -80,7 +80,7 @@ def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -
     assert half["a session", "vocoder"] == "0.19 GiB"
 
 
-def test_on_a_gpu_it_tells_what_a_token_takes_and_what_has_not_run(folder: Path) -> None:
+def test_check_config_on_gpu_lists_token_memory_and_untested_parts(folder: Path) -> None:
     usual, gpu = (
         rows(run_here("check-config", "--model", str(folder), "--slots", "2", *more).out)
         for more in ([], ["--device", "cuda", "--memory-gib", "8"])
@@ -110,7 +110,7 @@ def test_voices_of_recordings_do_not_count_where_none_can_be_read(folder: Path, 
     assert ("a session", "voice") not in told
 
 
-def test_model_whose_memory_is_not_known_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_model_with_unknown_memory_is_rejected_in_one_sentence(tmp_path: Path) -> None:
     MambaConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1).save_pretrained(tmp_path)
 
     done = run_here("check-config", "--model", str(tmp_path))

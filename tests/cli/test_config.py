@@ -96,7 +96,7 @@ def test_show_secrets_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert re.search(r'^worker\.admin_key_file = "\*{8}" +ANTIPHON_ADMIN_KEY$', done.out, re.MULTILINE)
 
 
-def test_check_valid_file_and_one_whose_settings_contradict_each_other(tmp_path: Path) -> None:
+def test_config_check_accepts_valid_file_and_rejects_contradiction(tmp_path: Path) -> None:
     path = write(tmp_path, '[adapter]\nworker = ["unix:a"]\n[worker]\nslots = 4\n[serve]\nopen = false\n')
     done = run_here("config", "check", path)
     assert (done.code, done.out, done.err) == (0, f"{path} is valid.\n", "")
@@ -245,7 +245,7 @@ def test_command_with_unusable_file_exits_with_2_before_it_starts(tmp_path: Path
     assert variable.startswith(f"ANTIPHON_{command.upper()}__NOTHING is unknown")
 
 
-def test_value_that_the_service_refuses_is_told_with_its_place(tmp_path: Path) -> None:
+def test_rejected_value_is_reported_with_file_and_line(tmp_path: Path) -> None:
     path = write(tmp_path, '[adapter]\nworker = "unix:none"\npause_timeout_s = 400\n')
 
     in_file, by_flag = start("adapter", path), start("adapter", path, "--pause-timeout-s", "500")

@@ -21,7 +21,7 @@ async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
 
 
 @pytest.mark.long
-async def test_worker_applies_the_time_of_draining_and_tells_what_needs_a_restart(tmp_path: Path) -> None:
+async def test_worker_reload_applies_drain_timeout_and_lists_restart_settings(tmp_path: Path) -> None:
     file = tmp_path / "antiphon.toml"
     file.write_text("[worker]\ndrain_timeout_s = 20\nslots = 1\n")
     process = await asyncio.create_subprocess_exec(

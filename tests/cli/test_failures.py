@@ -76,7 +76,7 @@ def test_port_in_use(busy_port: int, command: str, option: str, tmp_path: Path) 
         ("chat '  '", "There is no question. Write one as PROMPT, or pipe it in."),
     ],
 )
-def test_mistake_is_told_in_one_sentence(tmp_path: Path, words: str, text: str) -> None:
+def test_usage_mistake_is_reported_in_one_sentence(tmp_path: Path, words: str, text: str) -> None:
     assert_failed(run_cli(*shlex.split(words), cwd=tmp_path), 2, text)
 
 
@@ -102,7 +102,7 @@ def test_mistake_is_told_in_one_sentence(tmp_path: Path, words: str, text: str) 
         ),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, words: str, texts: list[str]) -> None:
+def test_unusable_input_is_named_in_error(tmp_path: Path, words: str, texts: list[str]) -> None:
     (tmp_path / "a.mp3").write_bytes(b"ID3")
     (tmp_path / "empty").write_text("")
     (tmp_path / "key").write_text("0123456789abcdef")
@@ -113,7 +113,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, words: str, texts: list[st
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])
-def test_model_that_is_not_there_is_told_before_anything_is_loaded(command: str) -> None:
+def test_missing_model_is_reported_before_torch_is_loaded(command: str) -> None:
     code = (
         "import sys; from antiphon_command.command import main\n"
         f"code = main([{command!r}, '--model', '/none'])\n"
@@ -209,7 +209,7 @@ def test_port_out_of_range(question: Path, command: str, port: str) -> None:
     assert done.err.endswith("Write it like ws://localhost:8006.\n")
 
 
-def test_url_that_is_none_is_told_without_colour_where_nobody_sees_it(question: Path) -> None:
+def test_invalid_url_without_terminal_is_reported_without_colour(question: Path) -> None:
     done = run_cli("talk", question, "--url", "localhost:8006")
 
     assert done.code == 4
@@ -217,9 +217,7 @@ def test_url_that_is_none_is_told_without_colour_where_nobody_sees_it(question: 
     assert "\x1b" not in done.err
 
 
-def test_model_that_is_not_served_is_told_at_once_and_nothing_after_it(
-    tls_server: Serve, tmp_path: Path
-) -> None:
+def test_unserved_model_is_reported_once_without_further_errors(tls_server: Serve, tmp_path: Path) -> None:
     write_wav(tmp_path / "long.wav", np.zeros(1_600_000, np.float32), 16_000)
     url = tls_server.address("Health").removesuffix("/readyz")
     pace = ("--realtime", "--url", url)
@@ -231,9 +229,7 @@ def test_model_that_is_not_served_is_told_at_once_and_nothing_after_it(
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "probe", "bench"])
-def test_missing_key_is_told_in_the_words_of_the_command(
-    question: Path, keyed_url: str, command: str
-) -> None:
+def test_missing_key_error_names_option_of_command(question: Path, keyed_url: str, command: str) -> None:
     files = [question] if command != "bench" else []
     done = run_cli(command, *files, "--url", keyed_url)
 

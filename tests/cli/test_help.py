@@ -139,7 +139,7 @@ def test_arguments_are_the_options_of_the_service(command: object, module: str, 
             assert f"default {shown}" in arguments[field.name], field.name
 
 
-def test_what_was_said_of_the_model_is_handed_on_to_the_worker() -> None:
+def test_model_options_are_passed_to_worker() -> None:
     arguments = argparse.Namespace(
         model="m", slots=2, kernels="off", no_speech=True, vocoder=Path("v"), vocoder_steps=3
     )

@@ -27,7 +27,7 @@ def opened(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-async def test_picture_over_the_limit_of_the_server_is_scaled_down_and_that_is_told(tmp_path: Path) -> None:
+async def test_picture_over_server_limit_is_scaled_down_and_reported(tmp_path: Path) -> None:
     assert (MOST_BYTES, MOST_PIXELS) == (MAX_FRAME_BYTES, MAX_FRAME_PIXELS)
     photo = tmp_path / "photo.jpg"
     noise(2400, 1800).save(photo, quality=95)
@@ -61,7 +61,7 @@ def test_scaled_picture_stands_upright(tmp_path: Path) -> None:
     assert picture.getpixel((0, 0)) > picture.getpixel((picture.width - 1, 0))  # type: ignore[operator]
 
 
-def test_what_is_transparent_shows_white(tmp_path: Path) -> None:
+def test_transparent_pixels_show_white(tmp_path: Path) -> None:
     Image.new("RGBA", (2500, 2500), (255, 0, 0, 0)).save(tmp_path / "logo.png")
     picture = opened(read_picture(str(tmp_path / "logo.png")).data)
 

@@ -18,9 +18,7 @@ from antiphon_command.processes.plan import Plan
         (("--dispatcher-cert", "c.pem", "--dispatcher-cert-key", "c.key"), True),
     ],
 )
-def test_workers_are_told_to_reload_only_where_they_have_certificates(
-    shared: tuple[str, ...], reloads: bool
-) -> None:
+def test_workers_reload_only_with_certificates(shared: tuple[str, ...], reloads: bool) -> None:
     """SIGHUP ends a worker that has no file to read again."""
     assert Plan([], [], shared=shared).workers_reload is reloads
 

@@ -181,7 +181,7 @@ def test_worker_or_adapter_that_dies_is_started_again_where_it_was(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_child_that_does_not_come_up_is_told_and_started_again_until_it_does(tmp_path: Path) -> None:
+def test_child_with_failed_start_is_reported_and_restarted_until_ready(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         fault = tmp_path / "fault"
         fault.touch()

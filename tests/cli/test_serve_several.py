@@ -110,7 +110,7 @@ def test_all_are_replaced_by_sigusr1_and_conversations_go_on(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_what_cannot_be_started_replaces_nothing(tmp_path: Path) -> None:
+def test_rolling_restart_with_failed_start_replaces_no_process(tmp_path: Path) -> None:
     with serving(tmp_path, "talk") as serve:
         before = serve.pids("worker") | serve.pids("adapter")
         (tmp_path / "fault").touch()
@@ -209,7 +209,7 @@ async def lose_and_resume(url: str, times: int) -> None:
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 @pytest.mark.long
-def test_lost_connection_is_resumed_at_whichever_adapter_the_kernel_chooses(tmp_path: Path) -> None:
+def test_lost_connection_is_resumed_through_any_adapter(tmp_path: Path) -> None:
     async def lose_all(url: str) -> None:
         async with asyncio.timeout(3 * PATIENCE_S):
             await asyncio.gather(*(lose_and_resume(url, 8) for _ in range(4)))

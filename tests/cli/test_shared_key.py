@@ -45,7 +45,7 @@ def test_client_secret_key_file_is_handed_on_by_name_for_reloads(monkeypatch: py
     assert parse(add) == {"client_secret_key": b"from the environment"}
 
 
-def test_adapter_whose_keys_of_client_secrets_cannot_be_used_does_not_start(tmp_path: Path) -> None:
+def test_adapter_with_unusable_client_secret_key_does_not_start(tmp_path: Path) -> None:
     file = tmp_path / "secrets.key"
     file.write_text(f"{'k' * 32}\ntoo short\n")
 

@@ -93,7 +93,7 @@ def test_talk_json_prints_each_event_as_a_line(url: str, question: Path, tmp_pat
     assert_answer(answer, 0.5)
 
 
-def test_out_keeps_what_was_heard_when_interrupted(url: str, tmp_path: Path) -> None:
+def test_out_file_after_interrupt_keeps_received_audio(url: str, tmp_path: Path) -> None:
     write_wav(tmp_path / "long.wav", np.zeros(160_000, np.float32), 16_000)
     answer = tmp_path / "answer.wav"
     command = [*ANTIPHON, "talk", tmp_path / "long.wav", "--url", url, "--out", answer]

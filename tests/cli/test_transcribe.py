@@ -262,7 +262,7 @@ async def test_server_that_ends_it_says_why(
     assert said in outcome.err
 
 
-async def test_model_that_is_not_served_and_a_lost_server_are_told(question: Path) -> None:
+async def test_unserved_model_and_lost_server_are_reported(question: Path) -> None:
     async def refuse(peer: Peer) -> None:
         await begun(peer, UPDATE)
         await peer.send(fault("model_not_found", "There is no model 'sphinx'."))

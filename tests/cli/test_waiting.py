@@ -16,7 +16,7 @@ from tests.ws_adapter.support.conversation import CLOSE
 from tests.ws_adapter.support.stage import PATIENCE_S, running_adapter
 
 
-async def test_talk_tells_a_guess_from_an_estimate(tmp_path: Path) -> None:
+async def test_talk_marks_guessed_wait_time(tmp_path: Path) -> None:
     question = tmp_path / "question.wav"
     write_wav(question, np.zeros(8000, np.float32), 16_000)
     engine = ScriptedEngine(listen(), slots=1, repeat=True)

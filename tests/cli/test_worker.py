@@ -10,7 +10,7 @@ from antiphon_command.output import failure
 from tests.cli.support.process import run_here
 
 
-def test_what_is_loaded_is_never_looked_through_for_garbage_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_objects_are_excluded_from_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[Any] = []
 
     async def serve(options: object, *, on_ready: Any, reread: object) -> int:
@@ -29,7 +29,7 @@ def test_what_is_loaded_is_never_looked_through_for_garbage_again(monkeypatch: p
     assert not looked_through.intersection(map(id, loaded))
 
 
-def test_what_is_loaded_puts_off_no_search_for_garbage() -> None:
+def test_loaded_objects_delay_no_full_garbage_collection() -> None:
     """By itself Python looks through everything once a quarter of what was loaded has come since."""
     loaded, threshold = [[it] for it in range(600_000)], gc.get_threshold()
     gc.set_threshold(700, 10, 10)  # Python's own

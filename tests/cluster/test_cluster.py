@@ -31,7 +31,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 @pytest.mark.long
-async def test_only_conversations_of_what_is_killed_are_lost_and_nothing_is_left(cluster: Cluster) -> None:
+async def test_killed_process_loses_only_its_conversations_and_leaks_nothing(cluster: Cluster) -> None:
     trial = Trial(cluster, Talkers(cluster, sorted(RECORDINGS.glob("*.wav")), units=2))
     await trial.run(TALKERS, rounds=3, seed=SEED)
     assert trial.faults == []

@@ -43,7 +43,7 @@ def test_every_alert_is_there_waits_as_long_as_it_should_and_has_a_runbook_and_a
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-def test_alert_says_what_is_wrong_and_links_what_to_do(rule: dict[str, dict[str, str]]) -> None:
+def test_alert_has_summary_severity_and_runbook_link(rule: dict[str, dict[str, str]]) -> None:
     file, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     assert rule["annotations"]["summary"]
     assert rule["labels"]["severity"] in {"page", "ticket"}
@@ -52,7 +52,7 @@ def test_alert_says_what_is_wrong_and_links_what_to_do(rule: dict[str, dict[str,
     assert anchors(OPERATIONS).count(anchor) == 1
 
 
-def test_parser_sees_what_is_wrong() -> None:
+def test_parser_rejects_invalid_expressions() -> None:
     for text in ("rate(x)", "sum by le (x)", "histogram_quantile(x)", "nothing(x)", "x > "):
         with pytest.raises(ValueError):
             Expression("", text).parse()

@@ -175,7 +175,7 @@ def test_monitors_scrape_the_administration_ports_as_the_jobs_of_the_alerts(name
     assert jobs == {SERVICE_ADAPTER, SERVICE_WORKER}
 
 
-def test_ray_nodes_join_the_head_and_have_the_gpus_that_the_worker_is_told() -> None:
+def test_ray_nodes_join_head_and_provide_gpus_of_worker() -> None:
     head, nodes = (named("ray", "Deployment", f"antiphon-{name}-llm") for name in ("worker", "ray"))
     worker, node = container_of(head), container_of(nodes)
     service = named("ray", "Service", "antiphon-ray-llm")

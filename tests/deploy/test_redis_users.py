@@ -172,7 +172,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisUsers]:
 @pytest.mark.parametrize(
     ("user", "attack"), ATTACKS, ids=[f"{user} {attack[:40]!r}" for user, attack in ATTACKS]
 )
-def test_user_is_refused_what_is_none_of_its_business(attacked: RedisUsers, user: str, attack: str) -> None:
+def test_redis_user_is_denied_commands_outside_its_permissions(
+    attacked: RedisUsers, user: str, attack: str
+) -> None:
     with client(attacked, user) as connected:
         with pytest.raises(ResponseError, match=r"permission|not allowed"):
             connected.execute_command(*shlex.split(attack))

@@ -21,7 +21,7 @@ def told(file: str, what: str) -> str:
     return str(entry[what])
 
 
-def test_chat_answers_in_writing_what_is_written_shown_or_spoken(adapter: str, tmp_path: Path) -> None:
+def test_chat_answers_text_picture_and_audio_in_writing(adapter: str, tmp_path: Path) -> None:
     (tmp_path / "circle.jpg").write_bytes(jpeg("red", "circle"))
     reply = told("abilities.wav", "expected_reply")
     for question, answer in (

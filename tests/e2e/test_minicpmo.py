@@ -203,7 +203,7 @@ async def spoken(worker: str, voice: common.Voice) -> tuple[str, bytes]:
 
 
 @long
-async def test_voice_of_a_session_changes_how_it_sounds_and_not_what_it_says(worker: str) -> None:
+async def test_session_voice_changes_audio_and_not_text(worker: str) -> None:
     voices = [common.Voice(), common.Voice(voice_id="anna"), cloned(), cloned()]
     told = [await spoken(worker, voice) for voice in voices]
     assert len({words for words, _ in told}) == 1

@@ -215,7 +215,7 @@ async def test_role_and_voice_are_settings(adapter: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_settings_that_moshi_has_not_are_told(plain: str, dialect: str) -> None:
+async def test_settings_unsupported_by_moshi_are_reported(plain: str, dialect: str) -> None:
     reference = in_base64(QUIET)
     settings = {"instructions": ROLE, "ref_audio_base64": reference, "max_slice_nums": 2}
     opener = opener_of(dialect, config={"length_penalty": 1.2, "listen_top_k": 3}, **settings)
@@ -299,7 +299,7 @@ async def test_user_speaks_over_the_model_in_realtime(adapter: str) -> None:
     assert words == transcript != ""
 
 
-async def test_realtime_refuses_items_that_the_model_cannot_be_told(adapter: str) -> None:
+async def test_realtime_items_unsupported_by_model_are_rejected(adapter: str) -> None:
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}
     sound = {"type": "input_audio", "audio": PICTURE}
     told = []

@@ -95,7 +95,7 @@ async def test_result_is_said_aloud(sdk: AsyncOpenAI) -> None:
     ],
     ids=["none of the tools", "another", "no tool"],
 )
-async def test_what_calls_no_tool_is_answered_in_words(
+async def test_question_without_matching_tool_is_answered_in_text(
     sdk: AsyncOpenAI, question: str, asked: Any, answered: str
 ) -> None:
     told = await answer(sdk, [{"role": "user", "content": question}], **asked)
@@ -105,7 +105,7 @@ async def test_what_calls_no_tool_is_answered_in_words(
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["any", "by name"]
 )
-async def test_call_can_be_forced_whatever_is_asked(sdk: AsyncOpenAI, choice: Any) -> None:
+async def test_tool_choice_forces_call_for_unrelated_question(sdk: AsyncOpenAI, choice: Any) -> None:
     asked = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 400}
     told = await answer(sdk, [{"role": "user", "content": "Hello!"}], tools=[SET_LIGHT, OTHER], **asked)
     name, arguments = called(told)

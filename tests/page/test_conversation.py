@@ -68,7 +68,7 @@ def test_spoken_question_into_the_microphone_is_answered_on_screen_and_aloud(pag
     assert page.types_sent()[-1] == "session.close"
 
 
-def test_likeness_tells_another_answer() -> None:
+def test_likeness_distinguishes_different_answers() -> None:
     noise = np.random.default_rng(7).normal(size=(2, 24_000)).astype(np.float32)
     assert likeness(np.pad(noise[0], 999), noise[0]) > 0.99
     assert likeness(noise[1], noise[0]) < 0.2
@@ -95,7 +95,7 @@ def test_one_click_on_an_example_is_enough_and_a_pause_sends_nothing(page: Watch
     assert page.types_sent().count("session.init") == 1
 
 
-def test_make_it_listen_stops_the_answer_at_once_and_says_so(page: Watched) -> None:
+def test_force_listen_button_interrupts_answer_and_shows_it(page: Watched) -> None:
     page.ask("joke")
     page.expect_state("speaking")
     page.page.locator("#force-listen").click()
@@ -163,7 +163,7 @@ def test_every_dialect_holds_the_same_conversation(browser: Browser, adapter: st
 
 
 @pytest.mark.long
-def test_what_the_camera_sees_is_named_and_shown(page: Watched) -> None:
+def test_camera_object_is_named_by_model_and_shown(page: Watched) -> None:
     page.page.locator("#settings summary").click()
     page.page.locator("#set-prompt").fill("You are a helpful assistant.")
     page.page.locator("#set-temperature").fill("0")

@@ -167,7 +167,7 @@ def test_key_is_asked_for_refused_and_kept_in_memory_only(
 
 
 @pytest.mark.long
-def test_time_that_is_over_is_told(browser: Browser, worker: str) -> None:
+def test_expired_conversation_shows_timeout(browser: Browser, worker: str) -> None:
     with running_adapter(worker, "--session-limit-audio-s", "5") as adapter:
         with watched(browser, adapter.address) as page:
             page.page.locator("#start").click()
@@ -175,14 +175,14 @@ def test_time_that_is_over_is_told(browser: Browser, worker: str) -> None:
             assert page.live_devices() == 0
 
 
-def test_file_that_is_no_sound_is_told(page: Watched) -> None:
+def test_non_audio_file_shows_failure(page: Watched) -> None:
     page.page.locator("#recording").set_input_files(Path(__file__))
     page.expect_failure("file", "cannot be read")
     page.expect_state("idle")
 
 
 @pytest.mark.long
-def test_model_without_a_voice_is_told(page: Watched) -> None:
+def test_text_only_answer_shows_no_voice_failure(page: Watched) -> None:
     """A server that sends text alone."""
     page.page.evaluate(
         """() => {

@@ -136,7 +136,7 @@ def violations(page: Watched) -> list[str]:
 
 
 @needs_node
-def test_accessibility_finds_what_is_wrong(page: Watched) -> None:
+def test_accessibility_check_finds_violation(page: Watched) -> None:
     page.page.evaluate((make_client_modules() / "axe-core" / "axe.min.js").read_text())
     page.page.evaluate("document.querySelector('#start').textContent = ''")
     assert any(finding.startswith("button-name") for finding in violations(page))

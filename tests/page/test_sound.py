@@ -90,7 +90,7 @@ def seconds_heard(*parts: NDArray[np.float64]) -> float:
 
 
 @pytest.mark.parametrize("start_s", [0.16, 0.4])
-def test_start_buffer_delays_the_first_sound_by_what_is_set(page: Watched, start_s: float) -> None:
+def test_start_buffer_delays_first_sound_by_its_setting(page: Watched, start_s: float) -> None:
     fed = [step for _ in range(10) for step in (say(0.08), wait(0.08))]
     heard, _ = play(page, tell(startS=start_s), *fed)
     first = int(np.argmax(np.abs(np.concatenate(heard)) > 0.2)) / RATE

@@ -20,7 +20,7 @@ def administration(adapter: Server) -> str:
     return f"http://127.0.0.1:{found[1]}/"
 
 
-def test_browser_that_is_told_the_key_opens_the_status_page_and_drains(
+def test_browser_with_admin_key_opens_status_page_and_drains(
     browser: Browser, worker: str, tmp_path: Path
 ) -> None:
     keys = KeyFile(tmp_path / "keys", "alice", "admin")

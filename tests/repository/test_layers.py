@@ -32,7 +32,7 @@ def test_no_circle_of_folders_or_modules(subpackages: Subpackages) -> None:
     assert circle(subpackages.module_graph()) == ""
 
 
-def test_folders_are_neither_crowded_nor_empty_and_say_in_one_sentence_what_is_in_them(
+def test_packages_have_bounded_size_and_one_sentence_docstring(
     subpackages: Subpackages,
 ) -> None:
     assert subpackages.crowded() == []
@@ -131,6 +131,6 @@ def test_checker_sees_crowded_empty_and_lost_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("docstring", ["", '"""Subpackages"""', '"""One thing. And another."""'])
-def test_checker_sees_a_folder_that_does_not_say_what_it_is(tmp_path: Path, docstring: str) -> None:
+def test_checker_reports_package_without_one_sentence_docstring(tmp_path: Path, docstring: str) -> None:
     (found,) = faults(house(tmp_path, {"lower/__init__": docstring}))
     assert found.startswith("box.lower does not say in one sentence what is in it: ")

@@ -106,7 +106,7 @@ def test_generator_is_the_oldest_grpcio_and_protobuf_supported() -> None:
     assert requirements()["protobuf"].startswith(f">={major}.{minor},")
 
 
-def test_project_tells_its_version_once_and_names_its_addresses() -> None:
+def test_project_has_one_version_and_lists_its_urls() -> None:
     assert antiphon.__version__ == PROJECT["version"]
     assert PROJECT["urls"].keys() >= {"Documentation", "Source", "Issues", "Changelog"}
     assert all(address.startswith("https://") for address in PROJECT["urls"].values())

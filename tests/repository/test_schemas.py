@@ -105,7 +105,7 @@ def test_asyncapi_has_no_loose_ends(asyncapi: Event) -> None:
         assert schemas.resolve(schemas.load(file) if file else asyncapi, f"#{pointer}")
 
 
-def test_asyncapi_says_who_may_say_what(asyncapi: Event) -> None:
+def test_asyncapi_assigns_events_to_client_and_server(asyncapi: Event) -> None:
     def payloads(operation: Event) -> set[str]:
         messages = (schemas.resolve(asyncapi, reference["$ref"]) for reference in operation["messages"])
         return {schemas.resolve(asyncapi, message["$ref"])["payload"]["$ref"] for message in messages}
@@ -200,7 +200,7 @@ ASKS = {"force_listen": True}
 
 
 @pytest.mark.parametrize("given", [{"hints": ASKS}, {"hints": ASKS, "force_listen": None}, ASKS])
-def test_audio_may_miss_where_the_model_is_told_to_listen(given: Event) -> None:
+def test_audio_may_be_omitted_with_force_listen(given: Event) -> None:
     event = {"type": "input.append", "input": given}
     check_client("realtime", event)
     assert refusal("realtime", event) is None

@@ -26,7 +26,7 @@ def test_every_error_is_an_antiphon_error_with_retryable(error: antiphon.Antipho
     assert str(error)
 
 
-def test_session_closed_says_what_it_knows_and_no_more() -> None:
+def test_session_closed_message_contains_only_known_fields() -> None:
     error = antiphon.SessionClosed("backend_error", 1011, "4bf92f", message="The worker was lost.")
     assert (error.reason, error.code, error.trace_id) == ("backend_error", 1011, "4bf92f")
     assert str(error) == "The session ended: backend_error (code 1011, trace 4bf92f). The worker was lost."

@@ -172,7 +172,7 @@ def test_deadline_of_opening_closes_the_socket() -> None:
         assert not began.is_set() or gone.wait(PATIENCE_S)
 
 
-def test_queue_is_told_while_opening_waits() -> None:
+def test_queue_position_is_reported_while_session_opens() -> None:
     places = []
 
     async def script(peer: Peer) -> None:

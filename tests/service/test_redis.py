@@ -105,7 +105,9 @@ def test_other_addresses_are_refused_and_no_text_has_a_password() -> None:
     assert "hunter2" not in repr(address)
 
 
-def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_redis_package_error_names_install_command_without_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     with pytest.raises(RedisUnusable, match=r"pip install 'antiphon\[redis\]'") as refused:
         connect("redis://u:hunter2@db")
@@ -301,7 +303,7 @@ async def test_many_calls_at_once_share_few_connections(redis_server: RedisServe
         assert MOST_CONNECTIONS // 2 < len(await connected.client_list()) <= others + MOST_CONNECTIONS
 
 
-async def test_connection_that_is_free_is_waited_for_and_given_up(
+async def test_exhausted_pool_waits_for_free_connection_until_timeout(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis, "MOST_CONNECTIONS", 1)

@@ -59,7 +59,7 @@ async def test_transcription(served: Served) -> None:
         assert (await one_utterance(stage.address)).startswith("Yes.")
 
 
-async def test_what_only_newer_workers_can_is_refused_and_not_left_out_in_silence(served: Served) -> None:
+async def test_old_worker_chat_with_tools_is_rejected(served: Served) -> None:
     tool = antiphon.Tool("now", "The time of day.", {"type": "object"})
     async with served(*REPLY) as stage, antiphon.connect(stage.address) as client:
         with pytest.raises(antiphon.AntiphonError, match="tools"):
@@ -78,7 +78,7 @@ async def test_video_is_refused_by_a_worker_that_knows_none(served: Served) -> N
         assert await one_answer(stage.address) == "Yes."
 
 
-async def test_what_it_does_not_say_of_itself_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_worker_info_missing_fields_take_former_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow_workers(monkeypatch)
     async with running_worker(ScriptedEngine(info=EVERYTHING)) as worker:
         info = await get_info(worker.address)

@@ -53,7 +53,7 @@ def test_a_camera_films_at_most_four_pictures_a_unit(album: PictureSet, seed: in
     assert camera.films or not any(camera.units)
 
 
-def test_what_is_seen_is_nothing_and_then_what_the_newest_picture_shows(album: PictureSet) -> None:
+def test_camera_seen_label_is_nothing_before_and_newest_picture_after_filming(album: PictureSet) -> None:
     labels = {
         pixels.tobytes(): SCENES[label] for pixels, label in zip(album.pixels, album.labels, strict=True)
     }
@@ -69,7 +69,7 @@ def test_what_is_seen_is_nothing_and_then_what_the_newest_picture_shows(album: P
             assert camera.seen in [labels.get(np.ascontiguousarray(it).tobytes()) for it in shown]
 
 
-def test_a_composed_answer_is_about_what_is_seen_when_it_begins(
+def test_composed_vision_answer_matches_picture_seen_at_its_start(
     album: PictureSet, corpus: list[Utterance]
 ) -> None:
     for seed in range(20):

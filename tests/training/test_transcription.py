@@ -49,7 +49,7 @@ def test_best_path_finds_the_ends_of_targets(steps: list[int], targets: list[int
     assert best_path(scores(steps), targets).tolist() == ends
 
 
-def test_best_path_holds_the_targets_whatever_the_scores_say() -> None:
+def test_best_path_contains_all_targets_for_any_scores() -> None:
     first, second = best_path(scores([1, 1, 1, 1]), [1, 1])
     assert second - first >= 2
     first, second = best_path(scores([4, 4, 4, 4, 4]), [1, 2])

@@ -219,7 +219,7 @@ ALL = {
 
 
 @pytest.mark.parametrize("exchange", ALL.values(), ids=ALL)
-def test_exchange_that_keeps_the_rules_is_told_from_one_with_another_end_or_event(exchange: Exchange) -> None:
+def test_valid_exchange_passes_and_changed_end_or_event_is_reported(exchange: Exchange) -> None:
     last = len(exchange.events) - 1
 
     assert exchange.violations() == []

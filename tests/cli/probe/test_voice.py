@@ -45,5 +45,5 @@ def test_voice_that_keeps_the_rules() -> None:
         (told(**encoded(SECOND[:1600])), "lasts 0.1 s"),
     ],
 )
-def test_broken_rule_is_told(body: bytes, text: str) -> None:
+def test_broken_rule_is_reported(body: bytes, text: str) -> None:
     assert text in " | ".join(violations(body))

@@ -132,7 +132,7 @@ async def test_active_pause_lets_units_in_flight_be_answered(stack: Stack) -> No
         assert await client.take(3) == [listens(1), speaks(2, "Seven", 1.0), listens(3)]
 
 
-async def test_active_stop_stands_for_what_is_not_answered(stack: Stack) -> None:
+async def test_stop_while_active_replaces_pending_answers(stack: Stack) -> None:
     """Whatever follows it is ignored."""
     async with stack.client(OMNI) as client:
         await begin(client, hang("generate"))

@@ -100,7 +100,7 @@ async def test_a_close_waits_for_the_last_words(stack: Stack) -> None:
         assert events[-2]["type"] == "session.usage.updated"
 
 
-async def test_who_waits_for_a_slot_is_told_and_then_served(narrow: Stack) -> None:
+async def test_session_waiting_for_slot_gets_its_place_and_then_starts(narrow: Stack) -> None:
     async with narrow.client(URL) as first:
         await begin(first)
         async with narrow.client(URL) as second:
@@ -116,7 +116,7 @@ async def test_who_waits_for_a_slot_is_told_and_then_served(narrow: Stack) -> No
             await second.expect("session.started")
 
 
-async def test_whoever_says_nothing_takes_no_slot(narrow: Stack) -> None:
+async def test_silent_connection_takes_no_slot(narrow: Stack) -> None:
     """The attack: sockets without a `session.start` would fill the queue of those who talk."""
     async with narrow.client(URL), narrow.client(URL), narrow.client(URL) as talker:
         await begin(talker)

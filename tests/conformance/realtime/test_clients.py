@@ -74,7 +74,7 @@ async def test_client_matches_answers_by_input_id(stack: Stack, words: Words) ->
 
 
 @both
-async def test_client_adds_what_nobody_asked_for(stack: Stack, words: Words) -> None:
+async def test_unknown_headers_parameters_and_fields_are_ignored(stack: Stack, words: Words) -> None:
     headers = {"Authorization": "Bearer secret", "X-Client": "1", "OpenAI-Beta": "realtime=v1"}
     target = "/v1/realtime?mode=audio&session_id=mine&autostart=true&unknown=%ff&token=abc"
     async with stack.client(target, additional_headers=headers) as client:

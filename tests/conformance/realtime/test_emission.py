@@ -112,7 +112,7 @@ async def test_the_end_of_a_turn_is_one_more_listen(stack: Stack) -> None:
         ]
 
 
-async def test_the_first_event_of_a_unit_tells_its_tokens(stack: Stack) -> None:
+async def test_first_event_of_unit_carries_its_token_usage(stack: Stack) -> None:
     async with stack.client() as client:
         await G3.begin(client, listen(), turn_end("Yes."), listen())
         await client.send(*[G3.append()] * 3)

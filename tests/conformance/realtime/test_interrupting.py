@@ -84,7 +84,7 @@ async def test_force_listen_holds_for_what_waits_before_it(stack: Stack, words: 
 
 
 @both
-async def test_force_listen_takes_back_what_was_not_sent(stack: Stack, words: Words) -> None:
+async def test_force_listen_drops_unsent_speech(stack: Stack, words: Words) -> None:
     """No speech that waits in the outbox is sent; each unit that loses its answer gets one listen.
 
     The client reads nothing until it has interrupted; its buffers hold less than a second of audio.

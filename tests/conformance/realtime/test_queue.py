@@ -85,7 +85,7 @@ async def test_queue_update_every_3_s() -> None:
                 assert (await client.expect("session.queue_update"))["position"] == 1
 
 
-async def test_slot_goes_to_the_first_who_waits(brisk: Stack) -> None:
+async def test_freed_slot_goes_to_first_waiting_client(brisk: Stack) -> None:
     async with queue(brisk, 3) as (holder, *waiting):
         for before, after in zip([holder, *waiting], waiting, strict=False):
             await leave(before)
@@ -98,7 +98,7 @@ async def test_slot_goes_to_the_first_who_waits(brisk: Stack) -> None:
 
 
 @pytest.mark.parametrize("how", ["vanish", "close frame", "session.close", "DELETE"])
-async def test_whoever_leaves_leaves_no_gap(brisk: Stack, how: str) -> None:
+async def test_queue_positions_close_up_after_client_leaves(brisk: Stack, how: str) -> None:
     async with queue(brisk, 3) as (holder, first, second, third):
         match how:
             case "vanish":

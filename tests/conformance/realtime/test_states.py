@@ -32,7 +32,7 @@ async def waiting(narrow: Stack) -> AsyncIterator[tuple[Client, Client]]:
 
 
 @both
-async def test_queued_session_is_told_its_place_and_holds_init_and_input(narrow: Stack, words: Words) -> None:
+async def test_queued_session_gets_its_place_and_holds_init_and_input(narrow: Stack, words: Words) -> None:
     async with waiting(narrow) as (holder, client):
         assert client.events == [
             {

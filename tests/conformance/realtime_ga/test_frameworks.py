@@ -131,7 +131,7 @@ def test_pipecat_realtime_holds_300_typed_turns(shipped: Stack, spoken: str) -> 
 
 
 @pytest.mark.parametrize("late_s", ["0", "40"])
-def test_pipecat_live_answers_a_user_who_joins_late(shipped: Stack, spoken: str, late_s: str) -> None:
+def test_pipecat_live_answers_late_joining_user(shipped: Stack, spoken: str, late_s: str) -> None:
     told = pipecat(shipped, spoken, "live", "default", "0", late_s)
 
     assert told["errors"] == []

@@ -155,7 +155,7 @@ async def test_server_vad_hears_when_the_question_is_over(shipped: Stack) -> Non
     assert not [event for event in talk.events if "input_audio_transcription" in event.type]
 
 
-async def test_who_is_talked_over_is_cut_where_it_was_heard(shipped: Stack) -> None:
+async def test_answer_after_barge_in_is_truncated_at_played_position(shipped: Stack) -> None:
     """Trap 9: truncate, while it is told or when it is told whole; then retrieve tells what is left."""
     async with conversation(shipped) as talk:
         await talk.say(question("counting", silence_s=1.0))

@@ -47,7 +47,7 @@ async def until(connection: AsyncRealtimeConnection, name: str) -> list[Any]:
     return events
 
 
-async def test_what_the_client_commits_is_written_down(shipped: Stack) -> None:
+async def test_audio_committed_by_client_is_transcribed(shipped: Stack) -> None:
     async with connected(shipped, turn_detection=None) as connection:
         await say(connection, "counting")
         await connection.input_audio_buffer.commit()
@@ -67,7 +67,7 @@ async def test_what_the_client_commits_is_written_down(shipped: Stack) -> None:
         assert events[-1].usage.seconds > 2
 
 
-async def test_who_has_spoken_is_written_down(shipped: Stack) -> None:
+async def test_speech_detected_by_server_vad_is_transcribed(shipped: Stack) -> None:
     async with connected(shipped, turn_detection={"type": "server_vad"}) as connection:
         await say(connection, "counting", silence_s=1.0)
 

@@ -137,7 +137,7 @@ async def test_empty_utterance_leaves_the_queue(narrow_transcriber: Stack) -> No
         await stack.until_queue(0)
 
 
-async def test_finishing_remembers_what_is_committed_ahead(transcriber: Stack) -> None:
+async def test_commits_sent_while_finishing_are_kept_in_order(transcriber: Stack) -> None:
     transcriber.worker.next(GO, hang("generate"), *[TELLS] * 4, key="T-ahead")
     async with transcriber.client(PATH) as client:
         await begin(client)
@@ -169,7 +169,7 @@ async def test_skipping_discards_audio_until_the_next_utterance(transcriber: Sta
             assert levels((await told(client))[2:]) == [0.3]
 
 
-async def test_failure_after_the_final_commit_leaves_what_is_ahead(transcriber: Stack) -> None:
+async def test_failure_after_final_commit_keeps_later_commits(transcriber: Stack) -> None:
     failing = replace(fails(), hold="generate")
     transcriber.worker.next(GO, failing, write(" two"), write(" three"), key="T-late")
     async with transcriber.client(PATH) as client:
@@ -201,7 +201,9 @@ async def test_failure_harms_no_other_socket(transcriber: Stack) -> None:
         assert await other.next() == done(" go")
 
 
-async def test_who_has_more_to_say_lets_others_go_first(narrow_transcriber: Stack) -> None:
+async def test_session_with_further_input_yields_its_slot_to_waiting_session(
+    narrow_transcriber: Stack,
+) -> None:
     stack = narrow_transcriber
     stack.worker.next(GO)
     stack.worker.next(write(" mine"))
@@ -216,7 +218,7 @@ async def test_who_has_more_to_say_lets_others_go_first(narrow_transcriber: Stac
         assert await eager.take(2) == [delta(" later"), done(" later", completion=1)]
 
 
-async def test_idle_slot_is_given_up_when_somebody_comes(narrow_transcriber: Stack) -> None:
+async def test_idle_session_yields_its_slot_to_new_session(narrow_transcriber: Stack) -> None:
     """Whoever talks waits in the same line."""
     stack = narrow_transcriber
     stack.worker.next(GO)

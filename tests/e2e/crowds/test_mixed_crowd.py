@@ -66,7 +66,7 @@ def worker() -> Iterator[str]:
         yield server.address
 
 
-async def test_sessions_of_all_kinds_at_once_are_each_what_they_are_alone(
+async def test_concurrent_sessions_of_all_kinds_answer_as_when_alone(
     worker: str, recordings: list[Recording]
 ) -> None:
     visits: list[Visit] = []

@@ -38,7 +38,7 @@ async def spoken_units(url: str, units: NDArray[np.float32], seed: int) -> list[
 
 @pytest.mark.parametrize("name", ["name", "light"])
 @pytest.mark.sample("name")
-async def test_somebody_who_talks_all_the_time_gets_turns_of_their_own(
+async def test_model_turns_over_continuous_user_speech_are_bounded(
     adapter: str, recordings: list[Recording], name: str
 ) -> None:
     (recording,) = [it for it in recordings if it.name == name]

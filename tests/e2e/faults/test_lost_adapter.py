@@ -63,7 +63,7 @@ async def two_adapters(redis: RedisServer, folder: Path) -> AsyncIterator[Adapte
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.sample("9")
-async def test_conversation_whose_adapter_ends_equals_an_undisturbed_one(
+async def test_conversation_after_adapter_loss_equals_undisturbed_one(
     number: signal.Signals, redis_server: RedisServer, recordings: list[Recording], tmp_path: Path
 ) -> None:
     recording = max(recordings[:10], key=lambda each: len(each.reply))

@@ -32,7 +32,7 @@ async def two_workers() -> AsyncIterator[tuple[Server, str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=long), signal.SIGTERM])
 @pytest.mark.sample("9")
-async def test_conversation_whose_worker_is_lost_equals_an_undisturbed_one(
+async def test_conversation_after_worker_loss_equals_undisturbed_one(
     number: signal.Signals, recordings: list[Recording]
 ) -> None:
     recording = max(recordings[:10], key=lambda each: len(each.reply))
@@ -71,7 +71,7 @@ async def said(url: str, lose: Callable[[], None] = lambda: None) -> tuple[str, 
     raise AssertionError("the connection ended before the answer")
 
 
-async def test_spoken_answer_whose_worker_is_lost_equals_an_undisturbed_one() -> None:
+async def test_spoken_answer_after_worker_loss_equals_undisturbed_one() -> None:
     async with two_workers() as (first, url):
         text, sound = await said(url)
         again, heard = await said(url, lambda: os.kill(first.process.pid, signal.SIGKILL))

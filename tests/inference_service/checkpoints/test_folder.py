@@ -179,7 +179,7 @@ def test_unknown_duplex_default_is_named() -> None:
         model_info(parse_config(raw))
 
 
-def test_model_says_what_it_is() -> None:
+def test_model_info_has_sample_rates_window_and_defaults() -> None:
     info = model_info(parse_config(tiny.raw_config()))
     assert (info.input_sample_rate_hz, info.output_sample_rate_hz) == (16_000, 24_000)
     assert info.window == Window(WindowMode.BASIC, 256, 192)

@@ -48,7 +48,7 @@ def test_an_empty_config_is_the_model_s_defaults() -> None:
     assert (setup.duplex, setup.window, setup.seed) == (INFO.duplex_defaults, INFO.window, 4711)
 
 
-def test_what_is_given_replaces_the_defaults() -> None:
+def test_given_settings_replace_defaults() -> None:
     setup = duplex_setup(
         system_prompt="Be brief.",
         seed=7,
@@ -228,7 +228,9 @@ def test_windows_that_cannot_be(field: str, given: dict[str, Any]) -> None:
         ({"voice": common.Voice(voice_id="nobody")}, VoiceNotFound),
     ],
 )
-def test_what_this_worker_has_not(fields: dict[str, Any], error: type[SessionError]) -> None:
+def test_unsupported_mode_model_or_voice_is_rejected(
+    fields: dict[str, Any], error: type[SessionError]
+) -> None:
     with pytest.raises(error):
         plan(**fields)
 
@@ -261,7 +263,7 @@ def test_any_config_is_a_plan_in_range_or_refused(values: dict[str, Any], mode: 
         assert setup.window.mode is WindowMode.OFF or setup.window.low_tokens < setup.window.high_tokens
 
 
-def test_only_what_is_set_is_overridden() -> None:
+def test_unit_overrides_contain_only_set_fields() -> None:
     params = common.SamplingParams(temperature=0.1, seed=9)
     overrides = unit_overrides(params, "run.sampling", plan().setup, INFO)
     assert (overrides.temperature, overrides.seed, overrides.top_k) == (0.1, 9, None)

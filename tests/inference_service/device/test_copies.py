@@ -118,7 +118,7 @@ def _moved() -> None:
         _moved,
     ],
 )
-def test_whatever_would_stop_the_host_is_noticed(
+def test_meter_records_host_blocking_operations(
     stops: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Meter(monkeypatch) as meter:

@@ -164,7 +164,7 @@ def test_token_stream_stays_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime
 
 
 @pytest.mark.long
-def test_tensors_of_the_full_size_take_what_is_told(fakes: Fakes) -> None:
+def test_full_size_tensors_match_reported_footprint(fakes: Fakes) -> None:
     """Weights by part, and the state of each session after it has spoken, per kind: within 5 %."""
     runtime = duplex_runtime(fakes, FULL, SLOTS, 8192)
     needs = minicpmo_voice.needs(FULL.vocoder, SpeechOptions(), VOICE_FRAMES, can_clone=False)
@@ -202,7 +202,7 @@ def test_tensors_of_the_full_size_take_what_is_told(fakes: Fakes) -> None:
         lambda tensor: F.linear(tensor, torch.zeros(3, 3)),
     ],
 )
-def test_fakes_notice_what_is_elsewhere_and_what_would_be_waited_for(
+def test_fakes_reject_misplaced_tensors_and_host_synchronization(
     fakes: Fakes, misplaced: Callable[[torch.Tensor], object]
 ) -> None:
     with fakes.on_device():

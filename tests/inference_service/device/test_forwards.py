@@ -40,7 +40,7 @@ def pair(model: Made, *, has_embeddings: bool = True) -> tuple[PackedDecoder, Pa
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
 @pytest.mark.sample("0-qwen3")
-def test_rows_in_forwards_see_what_they_see_by_session(model: Made, seed: int) -> None:
+def test_rows_in_joint_forwards_attend_as_in_forwards_by_session(model: Made, seed: int) -> None:
     decoders = pair(model)
     talk(decoders, random.Random(seed), 60)
     assert decoders[1]._forwards

@@ -152,7 +152,7 @@ def test_loading_makes_the_device_current_before_anything_is_put_there(
     assert done == [("current", SECOND), ("loaded", SECOND)]
 
 
-def test_region_computes_each_shape_from_what_it_is_given_now() -> None:
+def test_region_computes_each_shape_from_current_inputs() -> None:
     """Buffers are shared by all shapes, and what they held before is not seen."""
     region = Region(torch.device("cpu"), lambda name, one, other: (one * other + len(name), other.sum(0)))
     shapes = [(8, 4), (2, 4), (8, 1)]

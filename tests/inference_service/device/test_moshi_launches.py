@@ -72,7 +72,7 @@ def counted(runtime: MoshiRuntime, launches: Launches, count: int) -> int:
 
 
 @torch.inference_mode()
-def test_frame_has_few_launches_whoever_is_in_the_tick(
+def test_frame_has_few_launches_for_any_number_of_sessions(
     runtime: MoshiRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "by_rows", False)

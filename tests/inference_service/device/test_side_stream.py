@@ -103,7 +103,7 @@ def test_crowd_that_ends_its_units_together_is_vocoded_one_group_a_tick() -> Non
         assert all(np.array_equal(a, b) for a, b in zip(sounds(guest), sounds(alone), strict=True))
 
 
-def test_who_is_cancelled_or_leaves_while_its_sound_is_under_way_takes_nothing_from_others() -> None:
+def test_unit_cancelled_during_synthesis_leaves_other_audio_unchanged() -> None:
     plain, (runtime, guests) = speaking(slowly=False), speaking(slowly=True)
     run(*plain)
     sessions = [guest.session for guest in guests if guest.session]

@@ -111,7 +111,7 @@ def talk(decoders: tuple[PackedDecoder, PackedDecoder], rng: random.Random, roun
 @torch.inference_mode()
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
-def test_rows_in_steps_see_what_they_see_by_session(model: Made, seed: int) -> None:
+def test_rows_in_steps_attend_as_in_forwards_by_session(model: Made, seed: int) -> None:
     """Contexts of any length that begin alike, slide, are cut and come to an end."""
     decoders = pair(model)
     talk(decoders, random.Random(seed), 120)
@@ -138,7 +138,7 @@ def _feed(
 
 @torch.inference_mode()
 @pytest.mark.parametrize("present", [1, 3, 5])
-def test_rows_that_fill_up_a_step_touch_nobodys_pages(present: int) -> None:
+def test_padding_rows_of_step_change_no_session_pages(present: int) -> None:
     """Every row that is nobody's, and every page of those who are not in the step, is not a number."""
     usual, decoder = pair(qwen3)
     contexts = contexts_of((usual, decoder), SLOTS)
@@ -289,7 +289,7 @@ def test_flash_attention_3_is_activated_where_pages_of_16_rows_need_it(
     assert asked == calls
 
 
-def test_way_is_told_with_the_reason() -> None:
+def test_attention_way_is_reported_with_its_reason() -> None:
     way = way_on(torch.device("cpu"), torch.float32, 4, 2, 8)
     assert (way.name, way.why) == ("gathered", "it is a CPU")
     assert isinstance(has_block_tables(), bool)

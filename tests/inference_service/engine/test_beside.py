@@ -106,7 +106,7 @@ def test_a_grammar_that_takes_for_ever_to_compile_holds_up_no_answer(
     assert answer(attacker, 1) == ("", "{}", End.TURN)
 
 
-def test_a_grammar_each_of_whose_steps_takes_for_ever_holds_up_no_other_turn(
+def test_grammar_with_endless_steps_delays_no_other_turn(
     slots: Slots, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack: a schema that blows up token by token."""

@@ -113,7 +113,7 @@ def crash(guest: Guest, step: str, after: int) -> None:
 
 @pytest.mark.parametrize("step", ["draw", "decide", "spoken"])
 @pytest.mark.sample("decide")
-def test_nothing_of_a_crash_is_left_for_neighbours_or_for_whoever_comes_after(step: str) -> None:
+def test_crash_leaves_no_state_for_neighbours_or_later_sessions(step: str) -> None:
     canaries, victims = [writing(), talking()], [talking(98), *([] if step == "spoken" else [writing(99)])]
     guests = [victims[0], *canaries, *victims[1:]]
     for slot, guest in enumerate(guests):

@@ -26,7 +26,7 @@ def runtime() -> DuplexRuntime:
 
 
 @pytest.mark.parametrize("seed", seeds(1, 2, 3))
-def test_each_of_a_mixed_crowd_is_told_what_it_is_told_alone(
+def test_session_in_mixed_crowd_gets_same_answers_as_alone(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crowd = guests(runtime().info, seed, 9)

@@ -161,7 +161,7 @@ def speech_of(events: list[Event]) -> list[object]:
     return said
 
 
-def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
+def test_session_waiting_in_media_pool_gets_progress_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More voices take long to read than there are threads: the last of them waits for the first."""
@@ -210,7 +210,7 @@ def test_unit_is_answered_in_order_with_text_and_at_most_a_second_of_sound(rig: 
     assert float(np.abs(spoken.audio).max()) <= 1
 
 
-def test_units_written_ahead_whose_numbers_skip_are_done_one_after_the_other(rig: Rig) -> None:
+def test_units_sent_ahead_with_number_gaps_are_done_in_order(rig: Rig) -> None:
     client = rig.open()
     client.unit(1)
     client.unit(4)
@@ -251,7 +251,7 @@ def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
     assert sum(parts) <= spent.total < PATIENCE_S
 
 
-def test_what_a_unit_waits_for_the_one_before_it_is_in_its_total_alone(
+def test_wait_for_previous_unit_counts_only_towards_total_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -368,7 +368,7 @@ def test_bad_unit_fails_alone_and_its_session_goes_on(rig: Rig, bad: NDArray[np.
     assert set(ends) <= {End.CHUNK, End.TURN}
 
 
-def test_lost_device_is_told_to_every_session_and_to_the_worker_and_later_ones_still_close(rig: Rig) -> None:
+def test_lost_device_fails_all_sessions_and_later_sessions_still_close(rig: Rig) -> None:
     clients = [rig.open()]
     clients[0].until(Ready)
     rig.break_device()

@@ -61,7 +61,7 @@ def sound_device(slot: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 17])
 @pytest.mark.parametrize("bad", [(0,), (-1,), (0, -1), ()])
-def test_who_makes_a_common_step_fail_is_found(count: int, bad: tuple[int, ...]) -> None:
+def test_sessions_at_fault_for_failed_joint_step_are_found(count: int, bad: tuple[int, ...]) -> None:
     sessions = members(count)
     culprits = {sessions[i].slot for i in bad}
 
@@ -78,7 +78,7 @@ def test_who_makes_a_common_step_fail_is_found(count: int, bad: tuple[int, ...])
     ]
 
 
-def test_a_session_that_is_blamed_fails_at_once_and_nobody_makes_a_step_twice() -> None:
+def test_blamed_session_fails_at_once_and_no_session_repeats_step() -> None:
     sessions, runs = members(6), []
 
     def step(group: list[Any]) -> None:
@@ -96,7 +96,7 @@ def test_a_session_that_is_blamed_fails_at_once_and_nobody_makes_a_step_twice() 
     assert runs == [6, 2]
 
 
-def test_a_step_that_nobody_can_make_is_the_devices_fault_if_nothing_can_be_computed() -> None:
+def test_step_failure_of_all_sessions_is_device_loss_if_probe_fails() -> None:
     sessions = members(3)
 
     def step(group: list[Any]) -> None:
@@ -120,7 +120,7 @@ def test_a_step_that_nobody_can_make_is_the_devices_fault_if_nothing_can_be_comp
         RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
     ],
 )
-def test_an_error_of_the_device_is_nobodys(error: Exception) -> None:
+def test_device_error_fails_no_session(error: Exception) -> None:
     def step(*_: Any) -> None:
         raise error
 
@@ -148,7 +148,7 @@ def exhausted_device() -> None:
     [lambda: torch.empty(2**50), lambda: bytearray(2**60), exhausted_device],
     ids=["host", "interpreter", "device"],
 )
-def test_whoever_asks_for_too_much_memory_fails_alone(allocate: Callable[[], object]) -> None:
+def test_session_with_excessive_allocation_fails_alone(allocate: Callable[[], object]) -> None:
     sessions = members(5)
 
     def step(group: list[Any]) -> None:
@@ -161,7 +161,7 @@ def test_whoever_asks_for_too_much_memory_fails_alone(allocate: Callable[[], obj
     assert sessions[2].failure.reason == "KV_EXHAUSTED"
 
 
-def test_what_only_the_crowd_has_no_memory_for_is_done_in_parts() -> None:
+def test_joint_step_out_of_memory_is_split_into_parts() -> None:
     sessions = members(8)
 
     def step(group: list[Any]) -> list[int]:
@@ -291,7 +291,7 @@ def alone(rig: Rig) -> list[list[object]]:
     ],
 )
 @pytest.mark.sample("talk-begin", "talk-hear", "tokens-draw", "transcribe-decide")
-def test_neighbours_of_a_failing_session_say_what_they_say_alone(
+def test_neighbours_of_failing_session_answer_as_when_alone(
     rig: Rig, alone: list[list[object]], kind: str, fault: str
 ) -> None:
     rig.hold()
@@ -326,7 +326,7 @@ def test_a_session_that_cannot_be_opened_loses_no_slot(rig: Rig) -> None:
     client.close()
 
 
-def test_a_slot_that_cannot_be_emptied_is_given_to_nobody() -> None:
+def test_slot_with_failed_clear_stops_engine() -> None:
     rig = Rig()
     first, second = rig.talker(1), rig.talker(2)
     for client in (first, second):

@@ -71,7 +71,7 @@ def require_same(guest: Guest, expected: Guest) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(1, 2))
-def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
+def test_overlapping_sessions_answer_as_when_alone(seed: int) -> None:
     together = guests(seed, 5)
     play(shipped(), list(together), random.Random(seed), list(range(SLOTS)))
     for guest, own in zip(together, guests(seed, 5), strict=True):
@@ -81,7 +81,7 @@ def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
     assert len(words) >= 5, "else there was little to compare"
 
 
-def test_session_in_a_used_slot_says_what_it_says_in_a_fresh_engine() -> None:
+def test_session_in_used_slot_answers_as_in_fresh_engine() -> None:
     fresh = guests(3, 2)[1]
     play(shipped.__wrapped__(), [fresh], random.Random(0), [0])
     first, second = guests(3, 2)

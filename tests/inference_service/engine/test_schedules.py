@@ -9,9 +9,7 @@ SESSIONS = 3
 
 
 @pytest.mark.parametrize(("listens", "units"), [(True, 1), (False, 1), (True, 2)])
-def test_both_schedules_come_to_the_same_words_and_listening_costs_one_forward_for_everybody(
-    listens: bool, units: int
-) -> None:
+def test_schedules_give_same_text_and_listening_costs_one_joint_forward(listens: bool, units: int) -> None:
     ours, theirs = (
         cost(kind(models.tiny(), SESSIONS), SESSIONS, units, listens=listens)
         for kind in (Counting, Reference)

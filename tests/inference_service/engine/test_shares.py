@@ -239,7 +239,7 @@ def test_while_units_wait_the_others_get_an_eighth_of_the_time_and_no_less(stage
     assert 0.06 <= theirs / (busy[-1].ended - busy[0].began) <= 0.15
 
 
-def test_a_tick_tells_what_went_into_work_without_a_deadline_and_who_spoke(stage: Play) -> None:
+def test_tick_reports_time_without_deadline_and_speaking_sessions(stage: Play) -> None:
     talk = stage.talk()
     stage.ticks.clear()
     speak(stage, talk, 1)
@@ -269,7 +269,7 @@ def test_a_unit_joins_those_under_way_while_these_have_half_of_their_time(stage:
     stage.until(lambda: stage.has("second", Done))
 
 
-def test_nobody_waits_for_a_unit_whose_caller_kept_its_order_back(stage: Play) -> None:
+def test_unit_with_late_generate_order_delays_no_other_session(stage: Play) -> None:
     """Else whoever asks late, second after second, holds back the units of all others."""
     late, other = stage.talk("late"), stage.talk("other")
     heard = late.preprocessor.prepare(UnitInput(sound(1)))
@@ -284,7 +284,7 @@ def test_nobody_waits_for_a_unit_whose_caller_kept_its_order_back(stage: Play) -
     stage.until(lambda: stage.has("late", Done) and stage.has("other", Done))
 
 
-def test_nobody_waits_for_a_chunk_of_many_seconds_that_is_behind(stage: Play) -> None:
+def test_overdue_chunk_of_many_seconds_delays_no_other_session(stage: Play) -> None:
     writer = stage.writer()
     talk = stage.talk()
     stage.send(writer, 1, StreamInput(sound(1, 16_000 * 30), begins=True))
@@ -376,7 +376,7 @@ def test_an_album_is_looked_at_in_the_share_of_what_can_wait(stage: Play) -> Non
     assert done.usage.input_vision_tokens == 12 * stage.runtime.components.slice_tokens
 
 
-def test_newcomers_are_opened_one_by_one_while_a_unit_is_on_its_way(stage: Play) -> None:
+def test_new_sessions_open_one_per_tick_while_unit_is_pending(stage: Play) -> None:
     _, said = alone(1)
     talk, info = stage.talk(), stage.runtime.info
     begin, came = len(stage.spent), stage.now
@@ -391,7 +391,7 @@ def test_newcomers_are_opened_one_by_one_while_a_unit_is_on_its_way(stage: Play)
     assert stage.said("talk") == said
 
 
-def test_whoever_waits_for_a_turn_is_told_that_it_is_not_forgotten(stage: Play) -> None:
+def test_chat_waiting_for_its_turn_gets_progress_events(stage: Play) -> None:
     chats = crowd(stage, 6)
     stage.now += 10.0
     stage.step()

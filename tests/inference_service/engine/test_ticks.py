@@ -62,7 +62,7 @@ def talk(clients: Sequence[Client], units: int) -> None:
             client.until(Finalized)
 
 
-def test_ticks_are_numbered_follow_one_another_and_are_told_before_what_came_of_them(
+def test_ticks_are_numbered_ordered_and_reported_before_their_events(
     watched: Watched,
 ) -> None:
     talk([watched.open()], units=4)
@@ -99,7 +99,7 @@ def test_orders_that_come_while_a_unit_is_heard_are_followed_in_its_tick(
     assert [type(event) for event in watched.batches[-1]] == [Prefilled, Done, Finalized]
 
 
-def test_words_are_told_before_they_are_spoken(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_event_precedes_speech_synthesis(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     speak, is_told = DuplexRuntime.speak, []
 
     def spoken(runtime: DuplexRuntime, sessions: Sequence[Session[Any]]) -> None:
@@ -113,7 +113,7 @@ def test_words_are_told_before_they_are_spoken(watched: Watched, monkeypatch: py
 
 
 @pytest.mark.parametrize(("at_most", "together"), [(float("inf"), [Prefilled, Piece]), (0.0, [Prefilled])])
-def test_that_a_unit_was_heard_is_told_with_its_words_or_soon(
+def test_prefilled_event_is_sent_with_text_or_after_short_delay(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, at_most: float, together: list[type[Event]]
 ) -> None:
     """Whoever has asked for them is woken once for both; words that are long in coming hold up nothing."""
@@ -135,7 +135,7 @@ def test_that_a_unit_was_heard_is_told_with_its_words_or_soon(
     assert [type(event) for event in batch] == together
 
 
-def test_that_a_unit_was_heard_is_told_at_once_if_nobody_has_asked_for_words(
+def test_prefilled_event_without_generate_order_is_sent_at_once(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "HELD_BACK_S", float("inf"))
@@ -145,7 +145,7 @@ def test_that_a_unit_was_heard_is_told_at_once_if_nobody_has_asked_for_words(
     client.until(Prefilled)
 
 
-def test_who_was_just_told_something_is_not_told_beside_it_that_its_session_gets_on(watched: Watched) -> None:
+def test_no_progress_event_right_after_another_event(watched: Watched) -> None:
     talk([watched.open()], units=1)
     [session] = watched.engine._sessions.values()
     session.take_events(now := time.monotonic())
@@ -153,7 +153,7 @@ def test_who_was_just_told_something_is_not_told_beside_it_that_its_session_gets
     assert session.may_tell(now + PROGRESS_S)
 
 
-def test_one_tick_in_many_names_who_was_in_it(watched: Watched) -> None:
+def test_every_nth_tick_names_its_sessions(watched: Watched) -> None:
     client, unit = watched.open(), 0
     client.until(Ready)
     while not watched.ticks or watched.ticks[-1].number < NAMED_TICKS:

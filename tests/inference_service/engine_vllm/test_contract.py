@@ -199,7 +199,7 @@ def test_chat_conversation_that_is_too_long_is_refused(chat: Talker) -> None:
     assert chat.turn("x", max_new_tokens=1).done.end is End.TURN
 
 
-def test_chat_settings_without_effect_are_told(chat: Talker) -> None:
+def test_chat_settings_without_effect_are_reported(chat: Talker) -> None:
     number = chat.send(turn("Hi", omni_mode=True, language="de"))
     chat.session.finalize(number)
     ignored = chat.over(number).one(Prefilled).ignored_fields
@@ -220,7 +220,7 @@ def test_cancel_before_generate_ends_the_unit_without_a_token(stream: Talker) ->
     assert (said.done.end, said.ids, said.done.context_tokens) == (End.CANCELLED, [], 2)
 
 
-def test_cancel_while_tokens_come_keeps_what_was_said(rig: Rig, greedy: Any) -> None:
+def test_cancel_during_generation_keeps_emitted_tokens(rig: Rig, greedy: Any) -> None:
     talker = rig.stream(sampling=LONG)
     number = talker.send(StreamInput((A, B, C)))
     talker.until(Piece)
@@ -264,7 +264,7 @@ def test_session_in_a_used_slot_finds_nothing_of_the_one_before(rig: Rig, greedy
         talker.close()
 
 
-def test_sessions_at_once_say_what_they_say_alone(rig: Rig, greedy: Any) -> None:
+def test_concurrent_sessions_answer_as_when_alone(rig: Rig, greedy: Any) -> None:
     prompts = ([A, B, C], [D, E], [F])
     talkers = [rig.stream(slot) for slot in range(3)]
     numbers = [it.send(StreamInput(tuple(ids))) for it, ids in zip(talkers, prompts, strict=True)]
@@ -284,7 +284,7 @@ def test_same_seed_says_the_same(rig: Rig) -> None:
     assert said[0] == said[1] != said[2]
 
 
-def test_ticks_are_told(rig: Rig, stream: Talker) -> None:
+def test_ticks_are_reported(rig: Rig, stream: Talker) -> None:
     ticks: list[Ticked] = []
     rig.engine.watch(ticks.extend)
     stream.chunk([A, B, C])
@@ -293,7 +293,7 @@ def test_ticks_are_told(rig: Rig, stream: Talker) -> None:
     assert all(it.ended >= it.started and it.sessions and it.tokens for it in ticks)
 
 
-def test_engine_tells_what_it_is(rig: Rig) -> None:
+def test_engine_info_has_name_and_limits(rig: Rig) -> None:
     info = rig.engine.info
     assert info.engine.name == ("antiphon" if rig.name == "antiphon" else "vllm")
     assert info.context_limit == LIMIT

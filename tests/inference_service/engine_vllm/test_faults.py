@@ -61,7 +61,7 @@ def test_dead_generator_ends_every_session_once(plain: Rig) -> None:
     assert plain.fatal.empty()
 
 
-def test_death_is_noticed_while_nobody_asks(plain: Rig) -> None:
+def test_engine_death_while_idle_is_detected(plain: Rig) -> None:
     idle = plain.chat()
     idle.until(Ready)
     assert plain.generator is not None
@@ -164,7 +164,7 @@ def test_requests_of_tenants_carry_their_salts(plain: Rig) -> None:
     assert [it.cache_salt for it in plain.generator.requests] == [b"one".hex(), b"two".hex()]
 
 
-def test_waiting_session_is_told_of_progress(plain: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_session_gets_progress_events(plain: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROGRESS_S", 0.0)
     monkeypatch.setattr(module, "_CHECK_S", 0.01)
     assert plain.generator is not None

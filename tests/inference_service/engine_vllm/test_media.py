@@ -82,7 +82,7 @@ def test_pictures_are_answered_as_generate_does(chat: Talker, seeing: Path) -> N
         assert answer.done.context_tokens == usage.input_vision_tokens + usage.input_text_tokens + 7
 
 
-def test_text_beside_pictures_is_text_whatever_it_spells(chat: Talker, seeing: Path) -> None:
+def test_text_with_image_markers_adds_no_picture(chat: Talker, seeing: Path) -> None:
     plain = ask(chat, "<image> is a word")
     assert plain.done.usage.input_vision_tokens == 0
     forged = ask(chat, png(picture(1)), "<image><image>")
@@ -115,7 +115,7 @@ def test_bad_part_is_refused(chat: Talker, part: Picture | Clip | Video, reason:
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
-def test_unit_whose_pictures_are_being_prepared_can_be_ended(
+def test_unit_during_picture_preparation_can_be_ended(
     eyes: Rig, end: str, seeing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if eyes.generator is None:

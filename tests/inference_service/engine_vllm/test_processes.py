@@ -163,7 +163,7 @@ async def test_worker_serves_and_drains_at_ctrl_c(folder: Path, tmp_path: Path, 
         await running.nothing_is_left()
 
 
-async def test_end_of_the_engine_process_is_told_and_ends_the_worker(folder: Path, tmp_path: Path) -> None:
+async def test_engine_process_death_fails_sessions_and_ends_worker(folder: Path, tmp_path: Path) -> None:
     async with worker(folder, tmp_path / "log") as running, channel_to(running.address) as channel:
         idle, busy = await stream(channel), await stream(channel)
         await busy.unit(1, ids(5, 17))

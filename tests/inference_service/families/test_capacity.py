@@ -55,7 +55,7 @@ def test_a_slow_machine_has_fewer_than_fit_and_a_fast_one_all(mini: Build, cost:
     assert usual_slots(mini, seconds(cost)) == slots
 
 
-def test_what_is_tried_out_is_a_crowd_and_leaves_nothing_behind(mini: Build) -> None:
+def test_capacity_trial_runs_crowd_and_leaves_cache_empty(mini: Build) -> None:
     runtime: Any = mini(CROWD)
     assert 0 < unit_seconds(runtime, CROWD) < 60
     assert all(not keys.any() for keys in runtime.language.cache.keys)

@@ -77,7 +77,7 @@ def _begin(stage: Stage, ids: list[int], source: random.Random) -> tuple[Player,
     return player, ids, player.send(ids[cuts[-1] if cuts else 0 :])
 
 
-def test_a_seed_gives_the_same_tokens_whoever_else_is_there(folder: Path) -> None:
+def test_seeded_session_in_crowd_draws_same_tokens_as_alone(folder: Path) -> None:
     checkpoint = streaming.load(folder)
     warm = Sampling(max_new_tokens=12, temperature=1.2, top_p=0.95, ignore_eos=True)
     ids = prompts(1)[0]
@@ -103,7 +103,7 @@ def test_a_chunk_s_own_seed_overrides_the_session_s_for_it_alone(folder: Path) -
     assert said[0] == said[1]
 
 
-def test_the_model_says_what_it_is_and_only_streams_without_a_chat_template(tmp_path: Path) -> None:
+def test_model_info_without_chat_template_lists_tokens_mode_only(tmp_path: Path) -> None:
     info = model_info(streaming.load(tiny_causal.save(tmp_path / "small-talk")), 64)
     assert (info.name, info.context_limit, info.modes) == ("small-talk", 64, {Mode.CHAT, Mode.TOKENS})
     assert (info.input_sample_rate_hz, info.speaks, info.sees) == (0, False, False)
@@ -166,7 +166,7 @@ def moved(folder: Path, beside: int) -> float:
     return float((PackedDecoder(model, 2, 30).forward([own, other])[0] - alone).abs().max())
 
 
-def test_a_model_whose_positions_follow_the_longest_session_is_served_where_they_stand_still(
+def test_longrope_model_requires_context_limit_below_switch(
     tmp_path: Path,
 ) -> None:
     folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=LONGROPE)
@@ -192,7 +192,7 @@ def test_dynamic_positions_stand_still_within_the_models_own_length(
         assert moved(folder, beside=furthest) > 1e-4
 
 
-def test_a_model_whose_attention_has_something_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_model_with_attention_softcapping_is_refused(tmp_path: Path) -> None:
     folder = tiny_causal.save(tmp_path / "tiny", "gemma2", attn_logit_softcapping=50.0)
     with pytest.raises(CheckpointError, match=r"'gemma2' cannot be served.*softcap"):
         table.load(folder, CPU, 64)
@@ -217,7 +217,7 @@ def test_a_mixture_of_experts_is_served(tmp_path: Path) -> None:
     assert player.unit([1, 2, 3]).ids == tiny_causal.continued(folder)([1, 2, 3], 4)
 
 
-def test_a_model_whose_scores_change_when_packed_is_refused(
+def test_model_with_different_packed_scores_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with one whose attention adds something of its own that the packed one does not know."""

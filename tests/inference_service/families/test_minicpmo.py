@@ -162,7 +162,7 @@ def test_worker_in_half_precision_warms_up_then_sees_and_speaks(folder: Path, dt
     assert all(np.isfinite(audio).all() for audio in spoken)
 
 
-def test_what_a_session_holds_is_known_beforehand(folder: Path, rig: Rig) -> None:
+def test_session_memory_matches_footprint_estimate(folder: Path, rig: Rig) -> None:
     told = table.footprint(folder, CPU, 512).session
     client = rig.open()
     client.until(Ready)
@@ -230,7 +230,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return done
 
 
-def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
+def test_shared_voice_and_prompt_are_computed_once_for_all_sessions(
     build: Build, work: dict[str, int]
 ) -> None:
     rig = Rig(build(SLOTS))

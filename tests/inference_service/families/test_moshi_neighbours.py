@@ -104,7 +104,7 @@ class Prompts:
         return self._opened > 2
 
 
-def test_victim_of_each_attack_says_what_it_says_alone_in_every_tick(where: MoshiRuntime) -> None:
+def test_victim_under_each_attack_answers_every_tick_as_if_alone(where: MoshiRuntime) -> None:
     pcm = sound(ROUNDS, 99).split(SAMPLES)
     alone = Caller(where, prompt="be a tree", budget=BUDGET)
     alone.say(torch.cat(pcm))

@@ -343,7 +343,7 @@ def test_an_hour_takes_no_more_memory_and_looks_back_no_further_than_a_minute(
     assert decided > 3600 / 3.2 - 2 * PROMPT
 
 
-def test_what_waits_for_its_frame_is_bounded(runtime: VoxtralRuntime) -> None:
+def test_preprocessor_pending_samples_are_bounded(runtime: VoxtralRuntime) -> None:
     one = Writer(runtime)
     preprocessor = one.session.preprocessor
     assert isinstance(preprocessor, VoxtralPreprocessor)

@@ -177,7 +177,7 @@ def test_page_that_the_cache_lacks_is_refused(call: Callable[[Stage], Call], pag
         ),
     ],
 )
-def test_span_beyond_what_it_names_is_refused(
+def test_span_out_of_bounds_is_refused(
     call: Callable[[Stage], Call], message: str, spans: list[tuple[int, ...]]
 ) -> None:
     for span in spans:
@@ -448,7 +448,7 @@ def test_draw_refuses_scores_of_another_kind(scores: NDArray[Any]) -> None:
         ({"scores": np.zeros(0, np.float32)}, IndexError, None),
     ],
 )
-def test_draw_refuses_what_is_asked_with_values_of_another_kind(
+def test_draw_with_invalid_options_is_refused(
     asked: dict[str, Any], error: type[Exception], message: str | None
 ) -> None:
     with pytest.raises(error, match=message):

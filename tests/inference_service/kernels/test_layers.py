@@ -109,7 +109,7 @@ def test_half_precision_is_as_near_as_the_models_own() -> None:
 
 @needs_kernels
 @torch.inference_mode()
-def test_what_is_fed_is_left_as_it_was() -> None:
+def test_decoder_forward_leaves_input_rows_unchanged() -> None:
     decoder = PackedDecoder(model(16, 1, 32), 1, 64)
     rows = torch.randn(16, 32)
     kept = rows.clone()

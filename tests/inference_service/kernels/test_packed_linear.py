@@ -132,7 +132,7 @@ def test_packed_model_says_what_the_plain_one_says(talker: Talker) -> None:
     torch.testing.assert_close(packed(ids), expected, atol=1e-5, rtol=0)
 
 
-def test_state_of_a_packed_model_is_that_of_the_plain_one_whose_weights_are_gone(talker: Talker) -> None:
+def test_packed_model_state_equals_plain_state_and_plain_weights_are_freed(talker: Talker) -> None:
     before = {name: tensor.clone() for name, tensor in talker.state_dict().items()}
     sizes = [tuple(it.shape) for it in talker.parameters()]
     plain = [weakref.ref(it) for it in talker.modules() if type(it) is nn.Linear]
@@ -182,7 +182,7 @@ def decoder(hidden: int = 32, layers: int = 2, heads: int = 4) -> Qwen2Model:
 
 
 @torch.inference_mode()
-def test_layers_that_read_the_same_rows_are_joined_and_say_what_they_said() -> None:
+def test_layers_with_shared_input_are_fused_with_equal_output() -> None:
     model = decoder()
     for parameter in model.parameters():
         parameter.add_(0.01 * torch.randn(parameter.shape))  # biases too
@@ -203,7 +203,7 @@ def test_layers_that_read_the_same_rows_are_joined_and_say_what_they_said() -> N
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-def test_a_layer_that_is_anybody_else_s_too_is_not_joined() -> None:
+def test_layer_with_shared_weight_is_not_fused() -> None:
     model = decoder()
     first, second = (it.self_attn for it in model.layers)
     second.q_proj.weight = first.q_proj.weight

@@ -51,7 +51,7 @@ def test_every_colour_mode_becomes_rgb(mode: str) -> None:
     assert pixels.shape == (SIDE, SIDE, 3)
 
 
-def test_what_is_transparent_is_white() -> None:
+def test_transparent_pixels_are_white() -> None:
     image = Image.new("RGBA", (40, 40), (0, 0, 0, 0))
     image.paste((255, 0, 0, 255), (10, 10, 30, 30))
     pixels = decode_frame(encoded(image, "PNG"), field=FIELD, side=SIDE)
@@ -104,7 +104,7 @@ def test_picture_as_it_is_has_every_pixel_and_white_where_it_is_transparent() ->
         b"%PDF-1.4",
     ],
 )
-def test_what_is_no_jpeg_png_or_webp_is_refused(data: bytes) -> None:
+def test_data_other_than_jpeg_png_webp_is_refused(data: bytes) -> None:
     refusal(data)
 
 

@@ -37,7 +37,7 @@ def test_the_oldest_unused_result_goes() -> None:
     assert len(memo) == 2
 
 
-def test_those_who_ask_at_once_wait_for_one() -> None:
+def test_concurrent_requests_share_one_computation() -> None:
     memo, begun, go_on, made = Memo[int](2), threading.Event(), threading.Event(), []
 
     def make() -> int:
@@ -55,7 +55,7 @@ def test_those_who_ask_at_once_wait_for_one() -> None:
     assert made == [1]
 
 
-def test_a_failure_is_told_and_not_kept() -> None:
+def test_failure_is_raised_and_not_cached() -> None:
     memo = Memo[int](2)
 
     def fail() -> int:

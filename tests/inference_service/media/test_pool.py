@@ -89,7 +89,7 @@ def test_sound_waits_for_no_pictures_and_pictures_for_no_prompts(pool: MediaPool
         (Priority.STEPS, [Priority.STEPS]),
     ],
 )
-def test_a_job_wakes_those_alone_who_do_its_like(
+def test_submitted_job_wakes_only_threads_of_its_priority(
     pool: MediaPool, monkeypatch: pytest.MonkeyPatch, kind: Priority, woken: list[Priority]
 ) -> None:
     told: list[Priority] = []
@@ -112,7 +112,7 @@ def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
     assert len({work.next() for _ in range(5)}) == 5
 
 
-def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
+def test_lane_with_mixed_priorities_keeps_its_order(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
     go_on = hold(work, mine, Priority.REST, 0)
     mine.follow(work.job(1))
@@ -123,7 +123,7 @@ def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
     assert [work.next() for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
-def test_what_follows_nothing_is_done_at_once(pool: MediaPool) -> None:
+def test_follow_on_empty_lane_runs_at_once(pool: MediaPool) -> None:
     done = []
     lane(pool).follow(lambda: done.append(1))
     assert done == [1]
@@ -153,7 +153,7 @@ def test_a_lane_that_is_closed_holds_nothing(pool: MediaPool) -> None:
     assert work.done.empty()
 
 
-def test_a_job_that_fails_costs_nobody_a_thread(pool: MediaPool) -> None:
+def test_failed_job_keeps_its_thread_alive(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
 
     def fail() -> None:
@@ -166,7 +166,7 @@ def test_a_job_that_fails_costs_nobody_a_thread(pool: MediaPool) -> None:
     assert work.next() == "after"
 
 
-def test_those_who_wait_are_told_of_progress(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_lane_receives_progress(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "TOLD_S", 0.0)
     work, told = Work(), queue.Queue[str]()
     go_on = hold(work, lane(pool), Priority.REST, "prompt")
@@ -185,7 +185,7 @@ def test_nothing_is_begun_after_the_end() -> None:
     assert work.done.empty()
 
 
-def test_the_end_waits_for_what_was_begun() -> None:
+def test_stop_waits_for_running_job() -> None:
     pool, work = MediaPool(threads=4), Work()
     go_on = hold(work, lane(pool), Priority.REST, "prompt")
     end = threading.Thread(target=pool.stop)
@@ -252,7 +252,7 @@ def test_videos_wait_for_each_other_and_nothing_else_waits_for_them(pool: MediaP
     assert [work.next() for _ in videos] == [(Priority.VIDEOS, number) for number in range(3)]
 
 
-def test_long_job_tells_those_who_wait_for_it(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_job_reports_progress_to_waiting_lanes(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "TOLD_S", 0.0)
     work, told = Work(), queue.Queue[str]()
     mine = pool.lane(lambda: told.put("mine"))
@@ -264,7 +264,9 @@ def test_long_job_tells_those_who_wait_for_it(pool: MediaPool, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("end", ["lane", "pool"])
-def test_long_job_is_given_up_when_nobody_waits_for_it(end: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_job_is_abandoned_when_its_lane_or_pool_closes(
+    end: str, caplog: pytest.LogCaptureFixture
+) -> None:
     pool, work = MediaPool(), Work()
     mine = lane(pool)
 

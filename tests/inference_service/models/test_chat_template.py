@@ -155,7 +155,7 @@ def test_template_that_loses_a_part_is_refused() -> None:
         forgetful.prompt([("user", [Media.PICTURE]), ("assistant", ["I see."]), ("user", ["What?"])])
 
 
-def test_refusal_of_the_template_is_told() -> None:
+def test_template_exception_raises_template_refused() -> None:
     strict = ChatTemplate(
         tokenizer(
             "{% if messages[0].role == 'system' %}{{ raise_exception('No system role.') }}{% endif %}"

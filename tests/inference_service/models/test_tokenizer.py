@@ -37,7 +37,7 @@ def test_special_tokens_leave_no_trace_in_text_nor_are_ids_beyond_the_vocabulary
     assert (tokenizer.size, tokenizer.is_text(300), tokenizer.is_text(745)) == (745, True, False)
 
 
-def test_decisions_are_told_from_terminators() -> None:
+def test_decision_tokens_differ_from_terminators() -> None:
     special = golden.tokenizer().special
     assert special.terminators - special.decisions == {special.chunk_eos}
     assert special.decisions - special.terminators == {special.speak, special.tts_bos, special.turn_eos}

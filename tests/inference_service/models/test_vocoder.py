@@ -89,7 +89,7 @@ def definition(voice: Vocoder, said: list[int], seed: int) -> Tensor:
     return torch.from_numpy(sound[: len(frames) * hop].clip(-1, 1)).float()
 
 
-def test_filters_take_what_is_told() -> None:
+def test_filter_bytes_matches_allocated_filters() -> None:
     voice = vocoder()
     assert filter_bytes(voice.config) == voice._sounds.pulses.nbytes + voice._sounds.noise.nbytes
 

@@ -76,7 +76,7 @@ async def test_second_is_answered_by_its_frames(address: str) -> None:
     assert [answer.samples for answer in answers] == [12 * FRAME, 13 * FRAME]
 
 
-async def test_settings_without_effect_are_told(address: str) -> None:
+async def test_settings_without_effect_are_listed_as_ignored_fields(address: str) -> None:
     async with channel_to(address) as channel:
         caller = Caller(channel)
         await caller.open()

@@ -161,7 +161,7 @@ def test_only_streams_have_an_idle_timeout_unasked(mode: pb.SessionMode, idle_s:
     assert plan(mode, idle_timeout=Duration(seconds=5)).idle_timeout_s == 5
 
 
-def test_the_worker_says_what_it_can_and_what_unset_means() -> None:
+def test_model_info_lists_modes_and_defaults() -> None:
     info = replies.model_info(EVERYTHING)
     assert set(info.modes) == set(pb.SessionMode.values()) - {pb.SESSION_MODE_UNSPECIFIED}
     assert info.sampling_defaults.max_new_tokens == EVERYTHING.sampling_defaults.max_new_tokens

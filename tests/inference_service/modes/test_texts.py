@@ -33,7 +33,7 @@ def reading(purpose: pb.TextPurpose, text: str = "The user is called Ada.") -> p
 
 
 @pytest.mark.parametrize("info", [INFO, READING])
-async def test_a_session_is_told_what_a_text_may_be_for(served: Served, info: ModelInfo) -> None:
+async def test_ready_lists_text_purposes_of_model(served: Served, info: ModelInfo) -> None:
     async with served(ScriptedEngine(info=info)) as new_caller:
         ready = await (await new_caller().open()).configure()
         assert list(ready.text_purposes) == [

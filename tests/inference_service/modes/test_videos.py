@@ -143,7 +143,9 @@ async def test_bomb_is_refused_while_the_neighbour_is_answered(name: str) -> Non
         await both.answered(1)
 
 
-async def test_hanging_decoder_disturbs_nobody(stopped: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_decoder_delays_no_other_session_and_is_killed(
+    stopped: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with pair() as both:
         await both.stranger.send_unit(1, turn(message(film(short()))))
         await until(lambda: stopped)

@@ -102,7 +102,7 @@ def test_recording_that_cannot_be_read_is_refused_by_its_path(chunk: common.Audi
 
 
 @pytest.mark.parametrize("name", ["llm_reference", "speech_reference"])
-def test_without_onnxruntime_a_recording_is_refused_with_what_is_missing(name: str) -> None:
+def test_recording_without_onnxruntime_is_refused_with_missing_extra(name: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"antiphon\[minicpmo\]") as refused:
         plan(REGISTERED_ONLY, voice=common.Voice(**{name: recording()}))  # type: ignore[arg-type]
     assert [field.path for field in refused.value.fields] == [f"voice.{name}"]
@@ -115,7 +115,7 @@ def test_session_without_sound_needs_no_voice_to_speak_with() -> None:
     assert sorted(planned.ignored_fields) == ["voice.speech_reference", "voice.voice_id"]
 
 
-def test_model_without_a_voice_says_so() -> None:
+def test_model_without_voice_ignores_generate_audio() -> None:
     planned = plan(MUTE, duplex=common.DuplexConfig(generate_audio=True))
     assert isinstance(planned.setup, DuplexSetup)
     assert not planned.setup.duplex.generate_audio

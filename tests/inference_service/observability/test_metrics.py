@@ -59,7 +59,7 @@ async def one_session(worker: RunningWorker, units: int = 1) -> None:
         await caller.leave()
 
 
-async def test_slots_and_context_are_told_as_they_are() -> None:
+async def test_slot_and_context_metrics_match_session_states() -> None:
     engine = ScriptedEngine(slots=3)
     async with running_worker(engine, slots=3, admin_port=0, worker_id="w") as worker:
         async with channel_to(worker.address) as channel:
@@ -81,7 +81,7 @@ async def test_slots_and_context_are_told_as_they_are() -> None:
     assert found.total(semconv.KV_CAPACITY.name) == 3 * INFO.context_limit
 
 
-async def test_scrape_of_an_idle_worker_tells_pages_late_captures_model_and_no_errors() -> None:
+async def test_idle_worker_scrape_has_pages_late_captures_model_and_zero_errors() -> None:
     engine = ScriptedEngine()
     engine.pages = (3, 2, 507, 48)
     async with running_worker(engine, admin_port=0) as worker:
@@ -207,7 +207,7 @@ async def test_slack_and_misses_are_those_of_conversations() -> None:
     assert found.total(semconv.WORKER_DEADLINE_MISSES.name) == metrics.misses == 1
 
 
-async def test_time_with_and_without_a_deadline_is_told_apart() -> None:
+async def test_tick_work_with_and_without_deadline_is_counted_separately() -> None:
     observed = telemetry()
     metrics = WorkerMetrics(observed.meter, "w")
     metrics.ticked([Ticked(1, 1.0, 1.25, 2, 12, rest_s=0.125), Ticked(2, 2.0, 2.5, 2, 12)])
@@ -227,7 +227,7 @@ async def test_series_do_not_grow_with_sessions() -> None:
         assert (await scraped(worker)).samples.keys() == before
 
 
-async def test_nothing_that_was_said_is_told() -> None:
+async def test_metrics_contain_no_spoken_text() -> None:
     async with running_worker(ScriptedEngine(Play(((CANARY, 0.5),))), admin_port=0) as worker:
         await one_session(worker)
         assert "heron" not in (await scraped(worker)).exposition

@@ -69,7 +69,7 @@ def test_every_unit_has_its_three_steps(conversation: Conversation) -> None:
     assert [parent(span) for span in steps] == [ids(c) for c in conversation.contexts for _ in STEPS]
 
 
-def test_generation_says_what_its_answer_says(conversation: Conversation) -> None:
+def test_generate_span_matches_its_answer(conversation: Conversation) -> None:
     for span, answers in zip(conversation.named(semconv.SPAN_GENERATE), conversation.answers, strict=True):
         end = pb.UnitEnd.Name(answers.done.end).removeprefix("UNIT_END_").lower()
         assert attribute(span, semconv.ATTR_UNIT_END) == end
@@ -78,7 +78,7 @@ def test_generation_says_what_its_answer_says(conversation: Conversation) -> Non
         assert attribute(span, semconv.ATTR_GEN_AI_OUTPUT_TOKENS) == said
 
 
-def test_what_is_in_the_context_is_said_at_the_end_of_a_unit(conversation: Conversation) -> None:
+def test_finalize_span_carries_context_tokens(conversation: Conversation) -> None:
     told = [attribute(span, semconv.ATTR_KV_TOKENS) for span in conversation.named(semconv.SPAN_FINALIZE)]
     assert told == [answers.finalize.context_tokens for answers in conversation.answers]
 
@@ -102,7 +102,7 @@ def test_ticks_link_to_the_unit_that_was_in_them(conversation: Conversation) -> 
         assert (tick.start_time or 0) <= (generate.end_time or 0)
 
 
-def test_figures_add_up_to_what_was_answered(conversation: Conversation) -> None:
+def test_metrics_match_answers_of_conversation(conversation: Conversation) -> None:
     found, answers = conversation.scrape, conversation.answers
     phases = {p: found.value(f"{semconv.UNIT_PHASE.name}_count", phase=p) for p in Phase}
     spoken = sum(

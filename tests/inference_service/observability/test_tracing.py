@@ -141,7 +141,7 @@ async def test_an_unsampled_context_makes_no_span() -> None:
     assert await spans_of(ScriptedEngine(), new_context("00"), of_calls=metadata) == []
 
 
-async def test_a_sampled_context_is_honoured_whatever_the_workers_own_sampler_says() -> None:
+async def test_sampled_parent_context_overrides_worker_sampler() -> None:
     async with traced(ScriptedEngine(), {"OTEL_TRACES_SAMPLER": "always_off"}) as worker:
         caller = await worker.caller().ready()
         await caller.unit(1)

@@ -33,7 +33,7 @@ KEY = b"a key of 16 byte"
         ("worker.example:50051", False),
     ],
 )
-def test_what_is_local(text: str, is_local: bool) -> None:
+def test_address_locality_is_detected(text: str, is_local: bool) -> None:
     address = Address.parse(text)
     assert (address.is_local, str(address)) == (is_local, text)
 
@@ -41,7 +41,7 @@ def test_what_is_local(text: str, is_local: bool) -> None:
 @pytest.mark.parametrize(
     "text", ["", "50051", ":50051", "host:", "host:port", "host:65536", "host:-1", "host:\u0663", "unix:"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         Address.parse(text)
 

@@ -63,7 +63,7 @@ async def test_a_caller_that_keeps_generate_back_makes_no_worker_slow(clock: Clo
 
 
 @pytest.mark.parametrize("no_admission", [False, True])
-async def test_a_worker_that_is_slow_itself_lets_nobody_in_unless_slots_alone_decide(
+async def test_slow_worker_rejects_sessions_unless_admission_control_is_off(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, no_admission: bool
 ) -> None:
     think = Runtime.think

@@ -133,7 +133,7 @@ async def test_a_drain_lets_sessions_finish() -> None:
         assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
 
 
-async def test_sessions_are_not_told_before_the_end_is_near() -> None:
+async def test_draining_sessions_get_no_go_away_before_notice_period() -> None:
     async with draining(ScriptedEngine(), 1000.0) as (_, caller):
         await caller.unit(1)
         assert (await caller.settle()).state == pb.WORKER_STATE_DRAINING
@@ -141,7 +141,7 @@ async def test_sessions_are_not_told_before_the_end_is_near() -> None:
         assert not any(piece.HasField("go_away") for piece in answers.pieces)
 
 
-async def test_sessions_are_told_so_long_before_the_end() -> None:
+async def test_draining_sessions_get_go_away_within_notice_period() -> None:
     limits = replace(PATIENT, go_away_ahead_s=0.5)
     async with draining(ScriptedEngine(), 0.8, limits=limits) as (_, caller):
         notice = await caller.read(Stream.GENERATE)

@@ -133,7 +133,7 @@ async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(wor
 
 @pytest.mark.parametrize("fault", faults.ENDINGS)
 @pytest.mark.sample("device")
-async def test_a_lost_device_and_an_engine_that_hangs_are_told_to_all_and_exit_with_3(fault: str) -> None:
+async def test_lost_device_or_hung_engine_ends_all_sessions_and_exits_with_3(fault: str) -> None:
     with faulty_worker("--step-s", "2") as (process, address):
         async with channel_to(address) as to:
             neighbour = await Caller(to).ready()

@@ -33,7 +33,7 @@ async def test_the_slot_of_a_killed_caller_is_clean_again(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_killed_worker_is_told_to_every_stream(state: str) -> None:
+async def test_killed_worker_ends_every_stream_as_unavailable(state: str) -> None:
     arguments = ARGUMENTS.get(state, [])
     async with process(*arguments, "--slots", "1") as worker, channel_to(worker.address) as channel:
         caller = Caller(channel)

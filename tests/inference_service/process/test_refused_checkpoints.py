@@ -129,7 +129,9 @@ def test_worker_on_a_missing_device_exits_with_code_2_and_names_it(folder: Path)
     assert "Cannot use the device 'cuda:7'" in refusal
 
 
-def test_memory_that_does_not_suffice_is_told_unread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_over_free_memory_is_refused_before_weights_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = table.footprint(folder, CPU, 512)
     free = told.total(1)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: free)
@@ -144,7 +146,7 @@ def test_memory_that_does_not_suffice_is_told_unread(folder: Path, monkeypatch: 
     assert all(part in text for part in told.weights)
 
 
-def test_memory_and_damage_are_told_for_causal_models(
+def test_causal_model_over_memory_or_damaged_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny_causal.save(tmp_path / "causal")

@@ -80,7 +80,7 @@ async def test_a_session_of_the_sdk_over_tls(files: Files) -> None:
             assert session.ready.unit_samples == 16_000
 
 
-async def test_plain_callers_find_nobody(files: Files) -> None:
+async def test_plaintext_caller_cannot_connect_to_tls_worker(files: Files) -> None:
     async with running_worker(ScriptedEngine(), **files.options) as worker:
         with pytest.raises(ConnectError):
             await get_info(worker.address, timeout_s=1.0)
@@ -121,7 +121,7 @@ async def test_unusable_certificate_changes_nothing(files: Files, caplog: pytest
         assert await serial_at(worker.address, files) == before
 
 
-async def test_who_asks_for_certificates_needs_no_key_beyond_loopback(files: Files) -> None:
+async def test_mutual_tls_needs_no_worker_key_beyond_loopback(files: Files) -> None:
     options = files.options | {"listen": "0.0.0.0:0", "tls_client_ca": files.ca}
     async with running_worker(ScriptedEngine(), **options) as worker:
         port = worker.address.rpartition(":")[2]
@@ -129,7 +129,7 @@ async def test_who_asks_for_certificates_needs_no_key_beyond_loopback(files: Fil
         assert (await get_info(f"127.0.0.1:{port}", credentials=credentials)).slots == 2
 
 
-async def test_tls_alone_does_not_say_who_may_come(files: Files) -> None:
+async def test_tls_without_caller_authentication_is_refused_beyond_loopback(files: Files) -> None:
     options = WorkerOptions(listen="0.0.0.0:0", **files.options)
     with pytest.raises(ConfigurationError, match=r"--worker-key-file .*--tls-client-ca"):
         Worker(options, ScriptedEngine().start, Limits(), telemetry())

@@ -53,7 +53,7 @@ def write(client: Client, number: int) -> None:
     client.until(Finalized)
 
 
-def test_text_leaves_the_processor_to_the_recogniser_for_whose_words_a_unit_waits(
+def test_text_session_yields_cpu_while_unit_awaits_recogniser(
     slots: Slots, recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, pauses = slots._engine, list[float]()

@@ -56,7 +56,7 @@ def test_shipped_grammar_is_that_of_the_domain(grammar: Path) -> None:
     assert grammar.read_text() == MINI.grammar()
 
 
-def test_a_sentence_of_the_grammar_is_told_from_one_outside(grammar: Path) -> None:
+def test_recogniser_distinguishes_sentences_inside_and_outside_grammar(grammar: Path) -> None:
     recogniser = Recogniser(grammar.read_text())
     inside, outside = (recogniser.recognise(pcm16(sentence(name))) for name in ("sum", "weather"))
     assert inside is not None
@@ -86,7 +86,7 @@ def test_words_come_with_the_unit_in_which_the_sentence_ended(recogniser: Recogn
 
 
 @pytest.mark.parametrize("name", ["weather", "noise", "noisy sum"])
-def test_nothing_is_told_of_other_speech_and_noise(name: str, recogniser: RecogniserProcess) -> None:
+def test_out_of_grammar_speech_and_noise_yield_no_words(name: str, recogniser: RecogniserProcess) -> None:
     ready(recogniser)
     random = np.random.default_rng(1)
     noise = (random.standard_normal(4 * UNIT) * 0.05).astype(np.float32)
@@ -130,7 +130,7 @@ def test_a_killed_process_costs_one_utterance_and_comes_back(
     assert ready(recogniser).words == SUM
 
 
-def test_a_session_starts_the_recogniser_and_waits_for_nobody_who_is_being_recognised(grammar: Path) -> None:
+def test_session_starts_recogniser_without_waiting_for_its_lock(grammar: Path) -> None:
     recogniser = RecogniserProcess(grammar)
     with recogniser._lock:  # as it is held while an answer is awaited
         Utterances(recogniser)
@@ -156,7 +156,9 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_utterance(
     assert recogniser._process is process
 
 
-def test_a_frozen_process_is_given_up(recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_recogniser_process_is_killed(
+    recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ready(recogniser)
     monkeypatch.setattr(process_module, "ANSWER_S", 0.3)
     frozen = recogniser._process

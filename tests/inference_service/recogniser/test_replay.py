@@ -51,7 +51,7 @@ def test_replayed_unit_has_the_words_of_its_record(slots: Slots, recogniser: Rec
     assert not record_of(hear(second, len(units) + 1, np.zeros(UNIT))).words, "nothing is heard twice"
 
 
-def test_unit_whose_words_came_too_late_is_replayed_without_them(slots: Slots) -> None:
+def test_unit_with_late_words_is_replayed_without_words(slots: Slots) -> None:
     units = question()
     first, second = (begin(slots, name, records=True) for name in ("first", "second"))
     heard = [hear(first, number, pcm) for number, pcm in enumerate(units, 1)]

@@ -112,7 +112,7 @@ async def finalized(session: Any) -> None:
             break
 
 
-async def test_a_worker_says_what_it_has_and_leaves_with_a_word(redis_server: RedisServer) -> None:
+async def test_worker_registers_its_slots_and_deregisters_on_stop(redis_server: RedisServer) -> None:
     async with shared(redis_server) as it:
         told = it.told
         assert told is not None
@@ -238,7 +238,7 @@ async def test_nothing_is_granted_to_a_worker_that_drains(redis_server: RedisSer
         assert it.told is None
 
 
-async def test_a_worker_that_is_short_of_time_is_offered_nobody(redis_server: RedisServer) -> None:
+async def test_worker_without_time_is_not_offered_to_sessions(redis_server: RedisServer) -> None:
     async with shared(redis_server) as it:
         has_time = True
         it.worker.worker.admission.has_time = lambda: has_time  # type: ignore[method-assign]
@@ -267,7 +267,9 @@ async def test_a_worker_waits_for_redis_and_for_its_functions(redis_server: Redi
             await until(lambda: it.told)
 
 
-async def test_an_empty_redis_learns_what_is_held_and_goes_on_above_it(redis_server: RedisServer) -> None:
+async def test_emptied_redis_recovers_leases_and_continues_above_their_epoch(
+    redis_server: RedisServer,
+) -> None:
     async with shared(redis_server) as it:
         it.pool.redis.set(f"{prefix(POOL)}epoch", 5000)
         slot, epoch, token = await it.grant("t1")
@@ -282,7 +284,7 @@ async def test_an_empty_redis_learns_what_is_held_and_goes_on_above_it(redis_ser
         await until(lambda: slot not in it.leases)
 
 
-async def test_a_slot_that_became_free_meanwhile_is_told_later(redis_server: RedisServer) -> None:
+async def test_slot_freed_during_redis_outage_is_reported_later(redis_server: RedisServer) -> None:
     async with shared(redis_server) as it:
         _, _, token = await it.grant("t1")
         async with it.session(token):

@@ -97,7 +97,7 @@ async def test_failed_calls_give_their_streams_back_without_the_garbage_collecto
         gc.enable()
 
 
-async def test_a_session_for_which_there_is_no_time_is_refused_and_get_info_says_so() -> None:
+async def test_session_without_time_is_refused_and_get_info_shows_no_free_slots() -> None:
     engine = ScriptedEngine(listen(), slots=4, repeat=True)
     async with running_worker(engine, slots=4) as worker, channel_to(worker.address) as channel:
         talking = await Caller(channel).ready()

@@ -55,7 +55,7 @@ async def test_automatic_unit_obeys_its_own_run(session_of: SessionOf) -> None:
         assert generated[0][:3] == ("generate", 1, True)
 
 
-async def test_refused_input_is_told_by_done_and_the_session_goes_on(session_of: SessionOf) -> None:
+async def test_refused_input_is_reported_by_done_and_session_continues(session_of: SessionOf) -> None:
     async with session_of(ScriptedEngine(listen(), repeat=True), automatic_units=True) as caller:
         bad = pb.DuplexInput(audio=common.AudioChunk(data=b"odd"))
         await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, duplex=bad))
@@ -142,7 +142,7 @@ async def test_sdk_session_runs_units_automatically_and_yields_the_same_outputs(
     assert order == [Prefilled, Text, UnitDone, Finalized]
 
 
-async def test_sdk_session_tells_refused_input_as_before() -> None:
+async def test_sdk_session_reports_refused_input_in_prefilled_and_done() -> None:
     config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
     async with running_worker(ScriptedEngine(listen())) as worker:
         async with Session.open(worker.address, config) as session:

@@ -58,7 +58,7 @@ async def write_bytes(channel: Any, caller: Caller, data: bytes) -> None:
     await caller.write(Stream.PREFILL, data)
 
 
-async def test_a_large_message_holds_up_nobody_else(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_message_blocks_no_other_session(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding that took for ever would cost its own session alone."""
     hold, begun, read = threading.Event(), threading.Event(), requests.speech_input
 
@@ -117,7 +117,7 @@ async def test_more_ids_than_the_context_holds_are_refused_before_they_are_looke
 
 
 @pytest.mark.parametrize("data", [b"\xff" * (LARGE + 1), b"\x2a\xff" + bytes(LARGE), b"\x0b" * (LARGE + 1)])
-async def test_large_bytes_that_are_no_message_are_told_as_small_ones_are(data: bytes) -> None:
+async def test_malformed_large_message_is_refused_as_small_one(data: bytes) -> None:
     async with (
         running_worker(ScriptedEngine(slots=1, info=EVERYTHING), slots=1) as worker,
         channel_to(worker.address) as channel,
@@ -165,7 +165,7 @@ def test_pieces_are_the_whole_in_order() -> None:
     assert all(part.audio.sample_rate_hz == RATE for part in parts if part.HasField("audio"))
 
 
-def test_what_waits_is_joined_up_to_a_bound() -> None:
+def test_pending_answers_are_merged_up_to_size_limit() -> None:
     part = piece(Piece(1, audio=np.zeros(LARGEST_ANSWER // 12, np.float32)), RATE)
     waiting = pb.GenerateResponse()
     waiting.CopyFrom(part)

@@ -65,7 +65,7 @@ def test_a_message_is_written_where_it_is_flushed() -> None:
     assert (way.line.written, way.outbox.is_pending) == ([1], False)
 
 
-def test_what_came_before_the_call_could_be_written_to_is_written_then() -> None:
+def test_answers_before_open_are_written_on_open() -> None:
     way = Way()
     way.put(1)
     way.outbox.end()
@@ -83,7 +83,7 @@ def test_messages_leave_as_the_caller_takes_them_in_the_order_they_came() -> Non
         way.take()
 
 
-def test_what_waits_is_sent_before_the_end_and_nothing_that_comes_after() -> None:
+def test_pending_answers_are_sent_before_end_and_later_ones_dropped() -> None:
     way = Way().open()
     way.put(0, 1)
     way.outbox.end()
@@ -121,7 +121,7 @@ def test_there_is_room_while_less_than_the_backlog_waits() -> None:
     assert not way.outbox.is_full
 
 
-def test_to_a_caller_who_is_gone_nothing_is_written() -> None:
+def test_closed_outbox_writes_nothing_to_disconnected_caller() -> None:
     way = Way().open()
     way.put(1, 2)
     way.outbox.close()

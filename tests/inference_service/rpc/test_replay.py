@@ -100,7 +100,7 @@ async def said_by(caller: Caller, seconds: list[np.ndarray[Any, Any]]) -> list[t
     return said
 
 
-async def test_neighbour_of_a_caller_that_only_replays_says_what_it_says_alone() -> None:
+async def test_neighbour_of_replaying_caller_answers_as_if_alone() -> None:
     seconds = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
     silence, record = np.zeros(16_000, np.float32), pb.UnitRecord(end=pb.UNIT_END_LISTEN)
     replayed, enough = 0, asyncio.Event()

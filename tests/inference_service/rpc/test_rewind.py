@@ -18,7 +18,7 @@ async def rewind(caller: Caller, unit: int, **fields: int) -> pb.GenerateRespons
     return answer
 
 
-async def test_what_was_not_heard_is_taken_back_and_the_session_goes_on(session_of: SessionOf) -> None:
+async def test_unheard_answer_is_rewound_and_session_continues(session_of: SessionOf) -> None:
     engine = ScriptedEngine(*TALK)
     async with session_of(engine) as caller:
         for unit in (1, 2, 3, 4):

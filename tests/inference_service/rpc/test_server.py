@@ -65,7 +65,7 @@ async def test_reflection_client_lists_describes_and_calls_get_info() -> None:
     assert health == {"status": "SERVING"}
 
 
-async def test_health_watch_tells_of_drain_and_unknown_services() -> None:
+async def test_health_watch_reports_drain_and_unknown_services() -> None:
     statuses = health_pb2.HealthCheckResponse
     async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

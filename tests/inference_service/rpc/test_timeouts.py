@@ -45,7 +45,7 @@ async def unread(session_of: SessionOf, passing: Passing) -> AsyncIterator[Calle
         yield caller
 
 
-async def test_answers_that_nobody_reads(session_of: SessionOf, passing: Passing) -> None:
+async def test_unread_answers_end_session_with_unit_timeout(session_of: SessionOf, passing: Passing) -> None:
     """The slot comes back although the call still hangs there."""
     async with unread(session_of, passing) as caller:
         check(await caller.end(), Reason.UNIT_TIMEOUT)

@@ -179,7 +179,7 @@ BAD_TOOLS: dict[str, tuple[pb.TurnInput, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_TOOLS)
-def test_what_cannot_be_used_is_refused_by_its_field(case: str) -> None:
+def test_invalid_tool_parameters_are_refused_with_their_field(case: str) -> None:
     given, field = BAD_TOOLS[case]
     with pytest.raises(UnitRefused) as refused:
         read(given)
@@ -196,7 +196,7 @@ UNABLE_CASES: dict[str, tuple[pb.TurnInput, str]] = {
 
 
 @pytest.mark.parametrize("case", UNABLE_CASES)
-def test_a_model_without_tools_says_so(case: str) -> None:
+def test_unsupported_tool_content_is_refused_with_its_field(case: str) -> None:
     given, field = UNABLE_CASES[case]
     with pytest.raises(UnitRefused) as refused:
         read(given, UNABLE)

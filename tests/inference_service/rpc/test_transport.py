@@ -30,7 +30,7 @@ async def test_a_connection_may_have_the_streams_of_all_slots_and_some(slots: in
     assert settings[MAX_HEADER_LIST_SIZE] == MAX_METADATA_BYTES
 
 
-async def test_metadata_over_8_kib_is_refused_and_costs_nobody_anything(served: Served) -> None:
+async def test_oversized_metadata_is_refused_without_effect_on_other_sessions(served: Served) -> None:
     async with served(ScriptedEngine(slots=2)) as new_caller:
         neighbour = await new_caller().ready()
         caller: Caller = new_caller(None, ("padding", "x" * MAX_METADATA_BYTES))

@@ -15,7 +15,7 @@ from tests.support.scripted_engine import TALK, ScriptedEngine, hang, speak
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-async def test_calls_are_told_who_serves_them_and_the_config_what_the_session_gets(served: Served) -> None:
+async def test_initial_metadata_names_worker_and_ready_carries_effective_config(served: Served) -> None:
     async with served(ScriptedEngine(), worker_id="w-7") as new_caller:
         caller = await new_caller().open()
         for call in caller.calls.values():

@@ -92,7 +92,9 @@ async def test_all_calls_end_alike(served: Served, act: Act, code: grpc.StatusCo
 
 
 @pytest.mark.parametrize("stream", Stream)
-async def test_a_repeat_is_out_of_order_and_says_what_was_expected(served: Served, stream: Stream) -> None:
+async def test_repeated_request_is_out_of_order_and_error_names_expected_unit(
+    served: Served, stream: Stream
+) -> None:
     async def repeat(caller: Caller) -> None:
         await caller.configure()
         await caller.unit(1)

@@ -68,7 +68,7 @@ def carried(machine: Machine) -> int:
     return machine.sessions
 
 
-def test_a_fast_machine_takes_everybody_at_once_and_later() -> None:
+def test_fast_machine_admits_all_sessions_at_once_and_later() -> None:
     machine = Machine(tick_s=0.002, row_s=0.00002)
     assert machine.enter(64) == 64
     machine.run(3)
@@ -108,12 +108,12 @@ def test_a_slow_machine_takes_as_many_as_it_answers_in_time(row_s: float) -> Non
     assert not machine.enter()
 
 
-def test_newcomers_that_are_not_measured_yet_count() -> None:
+def test_unmeasured_new_sessions_count_towards_load() -> None:
     machine = busy(0.01, 0.001, 33, 40)
     assert 20 <= machine.enter(100) <= 50
 
 
-def test_whoever_leaves_makes_room() -> None:
+def test_departed_sessions_free_capacity() -> None:
     machine = Machine(tick_s=0.01, row_s=0.001)
     held = carried(machine)
     machine.leave(held // 2)
@@ -128,14 +128,14 @@ def test_a_slow_minute_is_forgotten() -> None:
     assert machine.enter(20) == 20
 
 
-def test_units_that_are_late_for_another_reason_keep_nobody_out() -> None:
+def test_late_units_with_fast_ticks_block_no_admission() -> None:
     machine = busy(0.002, 0.00002, 8, 10)
     for _ in range(LEAST_UNITS):
         machine.admission.answered((machine.now, 3.0))
     assert machine.enter(8) == 8
 
 
-def test_work_without_a_deadline_keeps_nobody_out() -> None:
+def test_work_without_deadline_blocks_no_admission() -> None:
     machine = busy(0.002, 0.00002, 8, 10)
     for i in range(300):
         machine.now += 0.1
@@ -144,7 +144,7 @@ def test_work_without_a_deadline_keeps_nobody_out() -> None:
     assert machine.enter(8) == 8
 
 
-def test_sessions_that_come_faster_than_they_are_said_keep_nobody_out() -> None:
+def test_units_faster_than_real_time_block_no_admission() -> None:
     machine = Machine(tick_s=0.01, row_s=0.0005)
     machine.enter(4)
     for number in range(1200):  # four units in every tick, tick by tick: ten times as fast as they are said

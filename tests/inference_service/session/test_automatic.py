@@ -54,7 +54,7 @@ def test_early_generate_is_out_of_order_only_if_units_are_automatic(
         assert stage.acts == ["open"]
 
 
-def test_closed_unit_drops_its_last_token_unless_told_to_keep_it() -> None:
+def test_automatic_unit_drops_last_token_unless_finalize_keeps_it() -> None:
     stage = Stage().active()
     stage.ask(1)
     stage.call("prefill", 2, INPUT, stage.now)

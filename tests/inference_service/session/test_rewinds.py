@@ -30,7 +30,7 @@ def test_a_rewind_reaches_the_engine_and_its_answer_the_caller() -> None:
     assert [(answer.unit, answer.failure) for answer in answers(stage)] == [(2, None)]
 
 
-def test_it_stands_behind_the_units_whose_generate_came_before_it() -> None:
+def test_rewind_runs_after_units_generated_before_it() -> None:
     stage = finalised(1)
     for unit in (2, 3):
         stage.call("prefill", unit, INPUT, stage.now)
@@ -70,7 +70,7 @@ def test_unit_0_is_no_unit_to_go_back_to() -> None:
     assert stage.ended() == Reason.PAYLOAD_INVALID
 
 
-def test_what_the_mode_cannot_do_is_answered_and_never_tried() -> None:
+def test_unsupported_rewind_is_answered_with_failure_and_not_run() -> None:
     stage, why = finalised(1), Failure(Reason.CONTENT_UNSUPPORTED, "no", "rewind")
     stage.call("rewind", Rewind(1, refusal=why), stage.now)
     assert [answer.failure for answer in answers(stage)] == [why]

@@ -36,7 +36,7 @@ def test_a_stream_that_exists_is_refused_and_the_session_goes_on() -> None:
     assert stage.session.phase is Phase.ATTACHING
 
 
-def test_the_engine_gets_the_steps_in_order_whatever_the_order_of_the_streams() -> None:
+def test_engine_receives_steps_in_order_for_any_stream_order() -> None:
     stage = Stage().active()
     stage.call("finalize", 1, stage.now)
     for unit in (1, 2):

@@ -86,7 +86,7 @@ def test_a_lease_that_does_not_bind_is_a_wish() -> None:
     assert table.acquire(Lease(9, 7)) == 1
 
 
-def test_slots_are_held_by_their_lease_until_they_are_clean_which_is_told() -> None:
+def test_leased_slot_is_held_until_cleaned_and_reported_freed() -> None:
     table, told = SlotTable(3), []
     table.freed = lambda slot, epoch: told.append((slot, epoch))
     table.acquire()

@@ -53,7 +53,7 @@ def test_a_refused_unit_has_its_steps_too() -> None:
     assert [step for _, step, _ in stage.steps] == [PREFILL, GENERATE, FINALIZE]
 
 
-def test_the_end_of_a_session_tells_which_steps_were_under_way() -> None:
+def test_failed_session_reports_steps_in_progress() -> None:
     stage = Stage().active()
     stage.now = 200.0
     stage.ask(1)

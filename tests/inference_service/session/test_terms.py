@@ -62,7 +62,7 @@ MAC = token(CLAIMS).rpartition(":")[2]
         token(CLAIMS).replace(".600000.", f".{'9' * 20}."),
     ],
 )
-def test_token_whose_claims_were_changed_or_left_out_is_refused(forged: str) -> None:
+def test_token_with_changed_or_missing_claims_is_refused(forged: str) -> None:
     """A caller who could change them would name another's tenant, or never have to leave."""
     with pytest.raises(LeaseInvalid):
         read(forged)
@@ -131,7 +131,7 @@ async def test_session_gets_the_tenant_of_its_lease(key: bytes | None) -> None:
         (Claims("ab" * 16, 3600.0, 0.0), {"max_duration": seconds(0.3)}, Reason.SESSION_LIMIT),
     ],
 )
-async def test_session_ends_at_the_limit_of_its_lease_or_config_whichever_is_shorter(
+async def test_session_ends_at_shorter_limit_of_lease_and_config(
     claims: Claims, config: dict[str, Any], reason: Reason
 ) -> None:
     async with leased(claims) as (_, caller):
@@ -140,7 +140,7 @@ async def test_session_ends_at_the_limit_of_its_lease_or_config_whichever_is_sho
         assert (ending.code, ending.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
 
-async def test_session_is_told_the_limits_that_apply() -> None:
+async def test_ready_carries_effective_limits() -> None:
     async with leased(CLAIMS) as (_, caller):
         ready = await caller.configure(max_duration=seconds(30))
         effective: pb.SessionConfig = ready.effective

@@ -25,7 +25,7 @@ def test_unit_is_counted_as_it_goes_and_once() -> None:
     assert (usage.input_tokens, usage.output_tokens) == (187, 30)
 
 
-def test_unit_that_is_cut_off_keeps_what_was_counted() -> None:
+def test_ended_session_keeps_usage_of_unfinished_unit() -> None:
     table = UsageTable(1)
     usage = table.begin(7)
     usage.count(Prefilled(1, 87, HEARD))

@@ -77,7 +77,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("syntax", [HERMES, LLAMA], ids=["hermes", "llama"])
 @pytest.mark.parametrize("case", SCHEMAS)
-def test_whatever_is_drawn_is_a_call_by_its_schema(case: str, syntax: CallSyntax) -> None:
+def test_any_draw_yields_call_valid_by_schema(case: str, syntax: CallSyntax) -> None:
     schema, made = SCHEMAS[case], grammar(syntax)
     for seed in range(5):
         tokens = list(walk(made.constraint(one(schema), Thinking.NO), seed))
@@ -135,7 +135,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_enforced_is_refused_by_its_field(hermes: CallGrammar, case: str) -> None:
+def test_unenforceable_schema_is_refused_with_its_field(hermes: CallGrammar, case: str) -> None:
     with pytest.raises(UnitRefused) as refused:
         hermes.constraint(one(REFUSED[case]), Thinking.NO)
     field = "turn.tools" if case == "a huge enumeration" else "turn.tools[0].parameters_json"

@@ -136,7 +136,7 @@ def test_decoder_that_hangs_is_killed(started: Processes, monkeypatch: pytest.Mo
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_decoder_that_crashes_is_told(started: Processes, caplog: pytest.LogCaptureFixture) -> None:
+def test_crashed_decoder_is_refused_and_logged(started: Processes, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert refusal(short(), watch=send(started, signal.SIGSEGV)) == "could not be decoded."
     assert "video decoder failed: it ended with exit code -11" in caplog.text
@@ -155,7 +155,7 @@ def test_decoder_of_too_much_memory_is_killed(started: Processes, monkeypatch: p
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_decoder_is_killed_when_nobody_wants_its_result(started: Processes) -> None:
+def test_decoder_of_abandoned_video_is_killed(started: Processes) -> None:
     class Gone(Exception):
         pass
 

@@ -33,7 +33,7 @@ async def take(microphone: Microphone, samples: int) -> np.ndarray:
     return found
 
 
-async def test_what_is_recorded_is_read_in_order(devices: Devices) -> None:
+async def test_recorded_audio_is_read_in_order(devices: Devices) -> None:
     async with Microphone() as microphone:
         await asyncio.to_thread(devices.record, RAMP)
         assert np.array_equal(await take(microphone, 4000), RAMP)
@@ -66,7 +66,7 @@ async def test_microphone_that_is_not_read_drops_the_oldest(devices: Devices) ->
     assert len(found) == 160_000
 
 
-async def test_skip_drops_what_was_recorded_before(devices: Devices) -> None:
+async def test_skip_drops_earlier_recorded_audio(devices: Devices) -> None:
     async with Microphone() as microphone:
         await asyncio.to_thread(devices.record, RAMP)
         await take(microphone, 1)
@@ -75,7 +75,7 @@ async def test_skip_drops_what_was_recorded_before(devices: Devices) -> None:
         assert np.array_equal(await take(microphone, 4000), -RAMP)
 
 
-async def test_microphone_that_stops_raises_after_its_record_and_wakes_who_waits(devices: Devices) -> None:
+async def test_stopped_microphone_raises_after_its_recording_and_wakes_readers(devices: Devices) -> None:
     async with Microphone() as microphone:
         await asyncio.to_thread(devices.record, RAMP)
         await asyncio.to_thread(devices.inputs[0].stop_by_itself)
@@ -145,9 +145,7 @@ async def test_speaker_that_stops_raises_and_waits_for_nothing(devices: Devices)
 
 
 @pytest.mark.parametrize(("kind", "side"), [(Microphone, "input"), (Speaker, "output")])
-async def test_device_that_is_missing_or_does_not_start_is_told(
-    devices: Devices, kind: type, side: str
-) -> None:
+async def test_missing_or_failing_device_raises_audio_error(devices: Devices, kind: type, side: str) -> None:
     async def refused(problem: str, *name: str) -> None:
         with pytest.raises(AudioError, match=problem):
             async with kind(*name):

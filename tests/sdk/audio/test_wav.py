@@ -89,7 +89,7 @@ def test_answer_is_written_as_24_khz_mono_pcm16(path: Path) -> None:
         assert np.frombuffer(file.readframes(9), "<i2").tolist() == [0, 32767, -32767, 32767]
 
 
-def test_what_is_written_can_be_read(path: Path) -> None:
+def test_written_wav_is_readable(path: Path) -> None:
     samples = np.linspace(-1, 1, 100, dtype=np.float32)
     write_wav(path, samples, 16_000)
     assert np.abs(read_wav(path) - samples).max() < 1e-4

@@ -45,7 +45,7 @@ def test_page_of_a_server_with_tls_keeps_its_root_and_no_query() -> None:
 
 
 @pytest.mark.parametrize("written", ["localhost:8006", "ftp://localhost", "", "ws://", "8006"])
-def test_what_is_no_address_is_refused_with_an_example(written: str) -> None:
+def test_invalid_address_is_refused_with_example(written: str) -> None:
     with pytest.raises(ConnectError, match="ws://localhost:8006") as caught:
         endpoint(written, REALTIME, mode="audio")
     assert not caught.value.retryable

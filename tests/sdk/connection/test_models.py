@@ -23,5 +23,5 @@ def test_models_for_a_mode_are_those_that_serve_it() -> None:
         assert caught.value.retryable
 
 
-def test_models_of_a_server_that_tells_no_modes_serve_all() -> None:
+def test_models_without_listed_modes_serve_all_modes() -> None:
     assert _names(listed(mini=None), "transcription") == ("mini",)

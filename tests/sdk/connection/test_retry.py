@@ -67,7 +67,7 @@ def test_delay_is_doubled_up_to_its_bound_and_has_jitter(reason: str) -> None:
 @pytest.mark.parametrize(
     "reason", ["refused", "unauthorized", "queue_timeout", "http_500", "invalid_payload", ""]
 )
-def test_other_refusals_are_not_worth_another_attempt_unless_the_caller_says_so(reason: str) -> None:
+def test_other_refusals_are_retried_only_if_caller_lists_them(reason: str) -> None:
     retry = Retry(reasons=frozenset({reason}))
     assert Retry().delay_s(1, refusal(reason)) is None
     assert retry.delay_s(1, refusal(reason)) is not None

@@ -96,7 +96,7 @@ async def test_whole_turn(worker: RunningWorker, engine: ScriptedEngine) -> None
     assert np.array_equal(engine.session.heard[1], SECOND)
 
 
-async def test_ready_tells_what_the_worker_needs(worker: RunningWorker) -> None:
+async def test_ready_carries_session_parameters(worker: RunningWorker) -> None:
     async with Session.open(worker.address, CONFIG) as session:
         ready = session.ready
     info = await get_info(worker.address)

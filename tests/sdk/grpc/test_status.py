@@ -90,7 +90,7 @@ def test_message_that_grpc_refused_has_a_name() -> None:
     assert error.reason == Reason.MESSAGE_TOO_LARGE
 
 
-def test_status_with_a_reason_tells_more_than_one_without() -> None:
+def test_status_with_reason_outweighs_status_without() -> None:
     told = [
         status(Code.OK, None),
         status(Code.INTERNAL, None),

@@ -53,7 +53,7 @@ async def test_tools_are_offered_and_calls_and_results_are_in_the_history() -> N
     assert (result.role, result.call_id) == ("tool", "call_1")
 
 
-def test_thoughts_come_before_what_is_said_and_calls_behind_it() -> None:
+def test_thinking_precedes_text_and_calls_follow_audio() -> None:
     response = pb.GenerateResponse(
         unit=3,
         done=pb.UnitDone(end=pb.UNIT_END_TURN),

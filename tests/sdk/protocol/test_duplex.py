@@ -20,7 +20,7 @@ def delta(kind: str, **fields: object) -> dict[str, object]:
     return {"type": "response.output.delta", "kind": kind, "session_id": "sess_1", "metrics": {}, **fields}
 
 
-def test_init_carries_what_was_asked_for_and_nothing_else() -> None:
+def test_init_carries_only_given_options() -> None:
     assert json.loads(init(None, None, None)) == {"type": "session.init", "payload": {}}
     assert json.loads(init("Be brief.", {"length_penalty": 1.2}, 7)) == {
         "type": "session.init",
@@ -65,7 +65,7 @@ def test_mode_that_is_none_of_a_conversation_is_refused(mode: object) -> None:
         check_mode(mode)
 
 
-def test_append_and_close_carry_what_they_are_given() -> None:
+def test_append_and_close_carry_their_arguments() -> None:
     samples = np.array([0.5, -0.5], np.float32)
     heard = append(samples, "in-1", force_listen=False)
     seen = append(samples, "in-1", force_listen=False, frames=["AAAA"])
@@ -152,7 +152,7 @@ def test_event_of_the_server_is_decoded(event: dict[str, object], decoded: objec
 @pytest.mark.parametrize(
     "event", [{"type": "session.poem"}, {}, delta("video"), {"type": "response.output.delta"}]
 )
-def test_what_a_newer_server_may_say_is_skipped(event: dict[str, object]) -> None:
+def test_unknown_event_of_newer_server_is_skipped(event: dict[str, object]) -> None:
     assert decode(event) == [None]
 
 
@@ -173,6 +173,6 @@ def test_what_a_newer_server_may_say_is_skipped(event: dict[str, object]) -> Non
         '{"type":"error","error":"what"}',
     ],
 )
-def test_what_no_server_may_say_breaks_the_protocol(frame: str | bytes) -> None:
+def test_malformed_frame_raises_protocol_error(frame: str | bytes) -> None:
     with pytest.raises(antiphon.ProtocolError):
         Decoder().decode(frame)

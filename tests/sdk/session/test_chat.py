@@ -198,7 +198,7 @@ async def test_voice_may_be_a_file_or_a_name_of_the_server() -> None:
     assert by_name["tts"] == {"enabled": True, "ref_audio_path": "anna"}
 
 
-async def test_what_cannot_be_sent_is_refused_before_anything_is(tmp_path: Path) -> None:
+async def test_unsendable_content_is_refused_before_sending(tmp_path: Path) -> None:
     (tmp_path / "music.mp3").write_bytes(b"ID3")
     with pytest.raises(AudioError, match=r"ffmpeg -i .*music\.mp3"):
         Clip.read(tmp_path / "music.mp3")

@@ -103,7 +103,7 @@ async def test_leaving_the_block_waits_at_most_two_seconds() -> None:
     assert 1.5 < elapsed < PATIENCE_S / 2
 
 
-async def test_leaving_the_client_closes_what_is_still_open() -> None:
+async def test_client_exit_closes_open_sessions() -> None:
     async def script(peer: Peer) -> None:
         await peer.begin()
         await peer.end()

@@ -83,7 +83,7 @@ async def test_full_stream_waits_for_its_reader() -> None:
     assert await mailbox.get() == 2
 
 
-async def test_nobody_waits_for_a_reader_that_has_gone() -> None:
+async def test_discarded_mailbox_releases_waiting_writer() -> None:
     mailbox: WaitingMailbox[int] = WaitingMailbox(capacity=1)
     await mailbox.put(1)
     second = asyncio.create_task(mailbox.put(2))

@@ -178,7 +178,7 @@ async def test_answer_of_a_chat_goes_on_over_another_connection() -> None:
         assert len(engine.sessions) == 1
 
 
-async def test_messages_that_nobody_kept_do_not_make_later_ones_come_twice() -> None:
+async def test_unretained_messages_cause_no_duplicates_after_resume() -> None:
     """Appends of 30 s are larger than what is kept, so that only the last one is sent again."""
     offer = {"token": "resume_1", "window_s": PATIENCE_S}
     received = iter((1, 2))
@@ -267,7 +267,7 @@ async def test_transcription_that_sends_all_before_it_reads_is_written_down_once
         assert heard_s(engine) == 3
 
 
-async def test_task_that_gives_up_receiving_leaves_resuming_to_the_next() -> None:
+async def test_cancelled_receiver_leaves_resume_to_next_task() -> None:
     engine = ScriptedEngine(write("One "), info=EVERYTHING)
     async with transcribing(engine) as (session, link):
         lost = asyncio.Event()

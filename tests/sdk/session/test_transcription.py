@@ -251,7 +251,9 @@ async def page(told: bytes, asked: list[str]) -> AsyncIterator[str]:
         ("220 mail.example.org ESMTP", antiphon.ConnectError),
     ],
 )
-async def test_models_that_are_not_told(status: str, kind: type[antiphon.AntiphonError]) -> None:
+async def test_failed_models_request_raises_matching_error(
+    status: str, kind: type[antiphon.AntiphonError]
+) -> None:
     told = f"{status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
     async with page(told, []) as url, antiphon.connect(url) as client:
         with pytest.raises(kind):
@@ -286,7 +288,7 @@ async def test_server_that_ends_the_session_raises() -> None:
     assert (error.reason, error.code, error.trace_id) == ("server_shutdown", 1012, "4bf92f")
 
 
-async def test_what_came_before_the_close_can_still_be_read() -> None:
+async def test_events_before_close_are_readable() -> None:
     async def script(peer: Peer) -> None:
         await greet(peer)
         await utterance(peer)

@@ -5,7 +5,7 @@ from antiphon_service.telemetry.context import format_traceparent, parse_tracepa
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_what_was_read_is_written_alike_and_a_tracestate_comes_along_if_it_is_one() -> None:
+def test_traceparent_round_trips_and_only_valid_tracestate_is_kept() -> None:
     context = parse_traceparent(GIVEN)
     with_state = parse_traceparent(GIVEN, "vendor=1,other=a")
     malformed = parse_traceparent(GIVEN, "no state at all, is it")

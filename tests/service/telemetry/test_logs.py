@@ -70,7 +70,7 @@ def log() -> Log:
     return Log()
 
 
-def test_line_is_an_object_with_what_the_event_adds_whatever_is_in_it(log: Log) -> None:
+def test_log_line_with_any_content_is_one_object_with_event_fields(log: Log) -> None:
     log.logger.info("session %s", "opened", extra={"mode": "chat", "nothing": None})
     log.logger.info('a\n{"event": "forged"}', extra={"more": "b\nc"})
     try:
@@ -115,7 +115,7 @@ def test_text_for_people_is_one_line_and_terminals_alone_get_it(restored_log: No
         assert line.startswith("{") is is_json
 
 
-def test_repeated_warnings_are_counted_and_told_once(log: Log) -> None:
+def test_repeated_warnings_are_collapsed_and_logged_once_with_count(log: Log) -> None:
     for number in range(5):
         log.logger.warning("client %d was not let in", number)
     assert log.events == [("client 0 was not let in", None)]
@@ -126,7 +126,7 @@ def test_repeated_warnings_are_counted_and_told_once(log: Log) -> None:
     assert log.events[-1] == ("client 5 was not let in", None)
 
 
-def test_what_is_counted_at_the_end_is_not_lost_and_different_warnings_are_bounded(log: Log) -> None:
+def test_flush_logs_collapsed_count_once_and_distinct_warnings_are_bounded(log: Log) -> None:
     for _ in range(3):
         log.logger.warning("again")
     log.collapse.flush()
@@ -138,7 +138,7 @@ def test_what_is_counted_at_the_end_is_not_lost_and_different_warnings_are_bound
     assert len(log.collapse._watched) == MOST_COLLAPSED
 
 
-def test_a_warning_that_came_once_is_told_once_and_only_warnings_collapse(log: Log) -> None:
+def test_single_warning_is_logged_once_and_only_warnings_collapse(log: Log) -> None:
     log.logger.warning("once")
     log.now = 20.0
     for _ in range(3):

@@ -44,7 +44,7 @@ async def test_it_opens_any_number_of_sessions_until_it_expires() -> None:
     assert secrets.read(value) is None
 
 
-def test_it_can_stand_among_subprotocols_and_tells_no_hash_whole() -> None:
+def test_client_secret_is_valid_subprotocol_and_hides_key_hash() -> None:
     value = ClientSecrets((KEY,), ManualClock()).make(HASH, SESSION, 2**31)
 
     assert re.fullmatch(r"ek_[A-Za-z0-9_-]+", value)
@@ -65,14 +65,14 @@ BASE64 = st.binary(max_size=200).map(lambda data: base64.urlsafe_b64encode(data)
 
 
 @given(st.text(max_size=200) | BASE64)
-def test_what_nobody_signed_means_nothing(text: str) -> None:
+def test_unsigned_client_secret_is_rejected(text: str) -> None:
     secrets = ClientSecrets((KEY,), ManualClock())
 
     assert secrets.read(text) is None
     assert secrets.read(PREFIX + text) is None
 
 
-def test_what_is_too_long_for_the_line_of_a_request_is_refused() -> None:
+def test_client_secret_too_long_for_request_line_is_rejected() -> None:
     clock = ManualClock()
     secrets = ClientSecrets((KEY,), clock)
     noise = base64.b64encode(random.Random(0).randbytes(LONGEST_SECRET))

@@ -94,7 +94,7 @@ def date(unix: float) -> str:
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def test_key_used_for_what_it_is_not_for_gets_403_and_other_key_comes_in(keys: KeyFile) -> None:
+async def test_key_without_right_gets_403_and_other_key_is_admitted(keys: KeyFile) -> None:
     for number, (fields, _, _) in enumerate(NOT_ALLOWED):
         keys.add(f"alice{number}", **fields)
     other = {**keys.bearer("bob"), "Origin": EVIL}
@@ -210,7 +210,7 @@ async def test_expired_key_is_refused_as_an_unknown_one_and_counted_apart(
         assert {record.reason for record in caplog.records if hasattr(record, "reason")} >= {"expired"}
 
 
-async def test_key_whose_expiry_moved_before_it_came_keeps_its_sessions(keys: KeyFile) -> None:
+async def test_key_expiry_extended_before_deadline_keeps_its_sessions(keys: KeyFile) -> None:
     clock = ManualClock()
     keys.add("alice", expires=date(clock.unix() + 30))
     async with served(keys, clock=clock) as stage:
@@ -407,7 +407,7 @@ async def test_signing_keys_that_cannot_be_read_change_nothing(
                 await client.expect("session.created")
 
 
-async def test_nobody_waits_for_ever_for_a_model_that_no_worker_has(keys: KeyFile) -> None:
+async def test_session_for_model_without_worker_is_rejected_after_grace(keys: KeyFile) -> None:
     keys.add("alice", models="gamma")
     async with served(keys, no_worker_grace_s=0.2) as stage:
         async with stage.client(additional_headers=keys.bearer("alice")) as client:

@@ -60,7 +60,7 @@ HASH = "0" * 64
 
 
 @pytest.mark.parametrize("marks", [[], ["is_admin"], ["is_trusted"], ["is_admin", "is_trusted"]])
-def test_what_a_key_may_do_stands_behind_its_hash(tmp_path: Path, marks: list[str]) -> None:
+def test_key_rights_are_read_after_its_hash(tmp_path: Path, marks: list[str]) -> None:
     secret, key = make_key("alice", **dict.fromkeys(marks, True))
     (tmp_path / "keys").write_text(f"{key.line}\n")
 
@@ -172,7 +172,7 @@ async def test_key_is_taken_from_the_first_place_and_from_the_query_only_where_a
             await client.begin()
 
 
-async def test_without_a_key_no_websocket_opens_and_live_is_told_behind_the_upgrade(keys: KeyFile) -> None:
+async def test_request_without_key_gets_401_and_live_gets_error_after_upgrade(keys: KeyFile) -> None:
     """What clients of live take for final is an event; an upgrade that fails they try again."""
     async with guarded(keys) as stage:
         live = stage.address.replace("http", "ws") + "/v1/live/sessions"

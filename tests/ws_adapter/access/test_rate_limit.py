@@ -65,7 +65,7 @@ def test_connections_at_once_are_bounded_unless_there_are_no_limits() -> None:
         counter.enter("c", Bounds(0, 0))
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limit_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "REMEMBERED", 10)
     counter = RateLimits(ManualClock(), "address")
     bounds = Bounds(1, 1)

@@ -81,7 +81,7 @@ async def is_refused(stage: Stage, key: str) -> bool:
         return True
 
 
-async def test_a_secret_tells_the_session_that_it_opens(keys: KeyFile) -> None:
+async def test_client_secret_response_describes_session_it_opens(keys: KeyFile) -> None:
     clock = ManualClock()
     async with served(keys, clock=clock) as stage:
         status, told = await ask(stage, keys.bearer("alice"), session=SESSION)
@@ -103,7 +103,9 @@ TRANSCRIPTION = {"type": "transcription", "audio": {"input": MU_LAW}}
 
 
 @pytest.mark.parametrize("query", ["", "?intent=transcription", "?model=gpt-4o-transcribe"])
-async def test_a_secret_for_transcription_opens_that_whatever_the_url_says(keys: KeyFile, query: str) -> None:
+async def test_transcription_secret_opens_transcription_session_for_any_url(
+    keys: KeyFile, query: str
+) -> None:
     async with served(keys) as stage:
         status, told = await ask(stage, keys.bearer("alice"), session=TRANSCRIPTION)
         session = told["session"]
@@ -135,7 +137,7 @@ async def test_a_secret_names_the_model_so_that_the_url_need_not(keys: KeyFile, 
             assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
 
 
-async def test_a_secret_that_is_no_good_is_told_so_wherever_it_could_open_something(keys: KeyFile) -> None:
+async def test_invalid_secret_gets_error_event_at_every_realtime_url(keys: KeyFile) -> None:
     async with served(keys) as stage:
         for query in ("", "?intent=transcription", "?model=scripted"):
             async with bearing(stage, "ek_wrong", query) as client:
@@ -144,7 +146,7 @@ async def test_a_secret_that_is_no_good_is_told_so_wherever_it_could_open_someth
 
 
 @pytest.mark.parametrize("query", ["", "?intent=transcription"])
-async def test_a_secret_without_settings_opens_the_usual_conversation_whatever_the_url_says(
+async def test_secret_without_settings_opens_default_conversation_for_any_url(
     query: str,
 ) -> None:
     async with served() as stage, bearing(stage, await secret(stage), query) as client:
@@ -152,7 +154,7 @@ async def test_a_secret_without_settings_opens_the_usual_conversation_whatever_t
         assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
 
 
-async def test_where_nothing_is_written_down_no_secret_for_it_is_made() -> None:
+async def test_transcription_secret_without_transcribing_model_is_rejected() -> None:
     engine = ScriptedEngine(info=replace(EVERYTHING, modes=frozenset({Mode.AUDIO})))
     async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
         status, told = await ask(stage, session=TRANSCRIPTION)
@@ -191,7 +193,7 @@ async def test_only_a_key_and_no_page_of_another_origin_makes_secrets(keys: KeyF
             assert (status, told["expires_at"]) == (200, int(clock.unix()) + seconds)
 
 
-async def test_what_no_secret_can_be_made_of() -> None:
+async def test_invalid_secret_settings_are_rejected_with_code_and_field() -> None:
     noise = base64.b64encode(random.Random(0).randbytes(LONGEST_SECRET)).decode()
     unserved = {"input": {"transcription": {"model": "x"}}}
     sessions: list[tuple[Event, str, str]] = [
@@ -300,7 +302,7 @@ async def test_secrets_and_their_sessions_end_with_their_key(keys: KeyFile) -> N
         assert await is_refused(stage, value)
 
 
-async def test_where_no_keys_are_needed_a_secret_has_to_be_good_all_the_same() -> None:
+async def test_invalid_secret_is_rejected_even_if_keys_are_disabled() -> None:
     """Its settings are not silently forgotten."""
     async with served() as stage:
         value = await secret(stage, session=SESSION)

@@ -103,7 +103,9 @@ async def test_sessions_are_scored_together(detector: Detector, scorer: First) -
     assert [numbers(session.scores)[0] for session in sessions] == [10 * number for number in range(20)]
 
 
-async def test_whoever_gives_much_keeps_nobody_waiting(detector: Detector, scorer: First) -> None:
+async def test_listener_with_large_backlog_delays_no_other_listener(
+    detector: Detector, scorer: First
+) -> None:
     """The attack: a minute at once, before everybody else."""
     attacker, other = Heard(detector), Heard(detector)
     attacker.listener.give(numbered(1900))
@@ -137,7 +139,9 @@ async def test_a_fault_stays_with_the_session_that_has_it(detector: Detector) ->
     assert [other.failures for other in others] == [0] * 3
 
 
-async def test_who_is_behind_loses_the_oldest_and_keeps_the_count(detector: Detector, scorer: First) -> None:
+async def test_lagging_listener_drops_oldest_windows_and_keeps_score_count(
+    detector: Detector, scorer: First
+) -> None:
     heard = Heard(detector)
     heard.listener.give(numbered(1))
     await until(lambda: len(heard.scores) == 1)
@@ -151,7 +155,7 @@ async def test_who_is_behind_loses_the_oldest_and_keeps_the_count(detector: Dete
     assert sum(map(sum, scorer.seen)) == 1 + MOST_WAITING
 
 
-async def test_what_is_passed_over_comes_after_older_sound(detector: Detector, scorer: First) -> None:
+async def test_dropped_windows_are_scored_after_older_sound(detector: Detector, scorer: First) -> None:
     open_gate, is_scoring = threading.Event(), threading.Event()
     scorer.gate = lambda: (is_scoring.set(), open_gate.wait(PATIENCE_S))
     heard = Heard(detector)
@@ -164,7 +168,7 @@ async def test_what_is_passed_over_comes_after_older_sound(detector: Detector, s
     assert numbers(heard.scores[:8]) == [1, 2, *[2] * 5, 1000]
 
 
-async def test_who_is_closed_is_told_nothing_also_while_it_is_scored(detector: Detector) -> None:
+async def test_closed_listener_gets_no_scores_even_during_scoring(detector: Detector) -> None:
     closed, scored, other = Heard(detector), Heard(detector), Heard(detector)
     first = detector.listen(lambda scores: scored.listener.close(), lambda: None)
     for listener in (closed.listener, first, scored.listener, other.listener):

@@ -101,7 +101,7 @@ def test_sessions_together_are_scored_as_each_alone(network: Silero) -> None:
         assert scores == pytest.approx(expected.tolist(), abs=1e-3)
 
 
-def test_a_session_hears_again_after_what_was_no_sound(network: Silero) -> None:
+def test_silero_state_recovers_after_infinite_samples(network: Silero) -> None:
     memory = network.begin()
     network.score([memory], [np.full((2, WINDOW), np.inf, np.float32)])
     (scores,) = network.score([memory], [windows(recording("stop"))])

@@ -89,7 +89,7 @@ async def test_a_free_slot_is_leased_at_once_and_opens_a_session(worker_key: byt
         await stage.until(free_slots=2)
 
 
-async def test_a_caller_without_a_slot_is_told_the_place_until_there_is_one() -> None:
+async def test_waiting_caller_gets_queue_position_until_lease_is_granted() -> None:
     async with backend() as (stage, _):
         places: list[Place] = []
 
@@ -139,7 +139,7 @@ async def test_leaving_after_attaching_changes_nothing() -> None:
             await client.expect_until("session.queue_done")
 
 
-async def test_a_lease_that_nobody_uses_is_revoked_and_given_to_the_next() -> None:
+async def test_unused_lease_is_revoked_and_slot_granted_to_next_caller() -> None:
     clock = ManualClock()
     async with backend(clock=clock) as (stage, _), channel_to(stage) as channel:
         idle = Call(channel)
@@ -170,7 +170,7 @@ async def test_a_lease_that_nobody_uses_is_revoked_and_given_to_the_next() -> No
         assert refused.value.reason == Reason.STALE_LEASE
 
 
-async def test_somebody_who_attaches_too_late_takes_the_slot_from_nobody() -> None:
+async def test_late_attach_takes_free_slot_and_next_client_queues() -> None:
     """Whoever has it by then waits as for any other slot that is taken."""
     async with backend() as (stage, _):
         async with acquire(port_of(stage), "audio") as lease:
@@ -217,7 +217,7 @@ async def test_a_request_without_sense_is_refused_with_its_field() -> None:
             await client.begin()
 
 
-async def test_a_full_queue_and_the_end_of_a_wait_are_told() -> None:
+async def test_acquire_full_queue_and_expired_wait_raise_queue_full() -> None:
     async with backend(queue_capacity=1) as (stage, _), stage.client() as holder:
         await holder.begin()
         with pytest.raises(QueueFull) as refused:
@@ -245,7 +245,7 @@ async def test_a_draining_adapter_ends_the_wait() -> None:
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_nobody_is_kept_without_a_worker_or_a_dispatcher() -> None:
+async def test_acquire_without_worker_or_dispatcher_fails() -> None:
     async with running_adapter("127.0.0.1:1", wait=False, grpc_port=0, no_worker_grace_s=0.05) as stage:
         with pytest.raises(ConnectError) as refused:
             async with acquire(port_of(stage), "audio"):
@@ -291,7 +291,7 @@ async def test_the_limits_of_a_key_count_calls_and_websockets_together(tmp_path:
                     await asyncio.sleep(0.01)
 
 
-async def test_an_address_that_comes_too_often_is_told_when_to_come_back() -> None:
+async def test_address_over_rate_limit_gets_resource_exhausted() -> None:
     """A proxy that is trusted says whose address it is."""
     limits = {"opens_per_min_per_address": 1, "trusted_proxies": ("127.0.0.0/8",)}
     async with backend(slots=2, **limits) as (stage, _), channel_to(stage) as channel:

@@ -50,7 +50,7 @@ async def refusal(stage: Stage, metadata: Any, **request: Any) -> tuple[grpc.Sta
     ("fields", "request_fields", "field"),
     [({"modes": "chat"}, {"kind": "audio"}, b"kind"), ({"models": "x"}, {"model": "scripted"}, b"model")],
 )
-async def test_call_for_what_its_key_is_not_for_is_denied(
+async def test_call_beyond_key_rights_gets_permission_denied(
     keys: KeyFile, fields: dict[str, str], request_fields: dict[str, str], field: bytes
 ) -> None:
     keys.add("alice", **fields)

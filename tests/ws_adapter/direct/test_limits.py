@@ -140,7 +140,7 @@ async def test_one_address_holds_no_more_sessions_than_it_may() -> None:
             await until_let_in(stage, address(1))
 
 
-async def test_a_request_without_sense_and_a_lease_that_nobody_used_count_no_longer(tmp_path: Path) -> None:
+async def test_invalid_request_and_unused_lease_are_released_from_quota(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     key = bearer(keys, "alice")
     async with backend(**keyed(keys, most=1)) as (stage, _):

@@ -132,7 +132,7 @@ async def test_session_that_outlives_its_adapter_has_paid_for_its_lease(tmp_path
         assert [line.reason for line in lines(log)] == ["ended_at_worker"]
 
 
-async def test_lease_that_nobody_uses_is_paid_for(tmp_path: Path, log: Path) -> None:
+async def test_unused_lease_is_billed(tmp_path: Path, log: Path) -> None:
     """Attack: a caller takes leases, holds slots with them, and never comes."""
     async with served(tmp_path, log) as (stage, key):
         adapter = f"127.0.0.1:{stage.adapter.grpc_port}"

@@ -72,7 +72,7 @@ async def test_each_slot_has_one_session_at_a_time_and_epochs_rise(build: Build)
         assert [c.lease.epoch for c in everybody if c.lease] == sorted(epochs)
 
 
-async def test_caller_who_hangs_up_with_a_grant_in_its_hands_gives_it_back(build: Build) -> None:
+async def test_caller_disconnecting_with_unused_grant_returns_slot(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
         for _ in range(5):
@@ -82,7 +82,7 @@ async def test_caller_who_hangs_up_with_a_grant_in_its_hands_gives_it_back(build
         await served(callers)
 
 
-async def test_caller_who_is_cancelled_at_any_moment_leaves_nothing(build: Build) -> None:
+async def test_caller_cancelled_at_any_step_leaves_no_ticket_or_lease(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
 
@@ -102,7 +102,7 @@ async def test_caller_who_is_cancelled_at_any_moment_leaves_nothing(build: Build
         await until_length(callers, 0)
 
 
-async def test_who_lost_its_worker_goes_to_the_head(of_adapter: Build) -> None:
+async def test_caller_after_worker_loss_goes_to_queue_head(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
         await callers.backend.open("a", 1)
         first = await served(callers)
@@ -127,7 +127,7 @@ async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_ad
         await served(callers, again=POOL)
 
 
-async def test_worker_that_drains_gets_nobody_else(build: Build) -> None:
+async def test_draining_worker_gets_no_new_callers(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         await callers.backend.open("a", 2)
         await callers.backend.open("b", 1)
@@ -140,7 +140,7 @@ async def test_worker_that_drains_gets_nobody_else(build: Build) -> None:
         assert at == {"b"}
 
 
-async def test_worker_that_comes_serves_those_who_wait(build: Build) -> None:
+async def test_new_worker_serves_waiting_callers(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         waiting = [await callers.enter() for _ in range(2)]
         assert [caller.lease for caller in waiting] == [None, None]
@@ -148,7 +148,7 @@ async def test_worker_that_comes_serves_those_who_wait(build: Build) -> None:
         await until(lambda: all(caller.lease for caller in waiting))
 
 
-async def test_worker_that_goes_with_its_sessions_takes_nobody_elses_slot(build: Build) -> None:
+async def test_lost_worker_with_sessions_blocks_no_waiting_caller(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         await callers.backend.open("a", 1)
         await served(callers)
@@ -177,7 +177,7 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Bui
             assert caller.error is None
 
 
-async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(of_adapter: Build) -> None:
+async def test_full_queue_rejects_only_new_callers_and_keeps_no_ticket(of_adapter: Build) -> None:
     async with stage(of_adapter, capacity=2) as callers:
         await callers.backend.open("a", 1)
         await served(callers)
@@ -201,7 +201,7 @@ async def test_longest_wait_ends_it(build: Build) -> None:
         await until_length(callers, 0)
 
 
-async def test_place_can_be_given_up_by_whoever_knows_the_ticket_while_it_waits(
+async def test_waiting_ticket_can_be_cancelled_by_its_id(
     of_adapter: Build,
 ) -> None:
     async with stage(of_adapter) as callers:
@@ -234,7 +234,7 @@ async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: 
         assert all(caller.places[-1].estimate_is_guess for caller in waiting)
 
 
-async def test_view_shows_who_waits_and_who_has_a_slot(of_adapter: Build) -> None:
+async def test_view_lists_waiting_callers_and_running_sessions(of_adapter: Build) -> None:
     async with stage(of_adapter, capacity=7) as callers:
         await callers.backend.open("a", 1)
         await served(callers, Kind.TRANSCRIPTION)
@@ -255,7 +255,7 @@ async def test_view_shows_who_waits_and_who_has_a_slot(of_adapter: Build) -> Non
         assert not dispatcher.is_contended("another")
 
 
-async def test_slot_is_to_spare_while_it_is_free_and_nobody_waits(of_adapter: Build) -> None:
+async def test_dispatcher_has_spare_slot_only_if_free_and_queue_is_empty(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
         await callers.backend.open("a", 1)
         dispatcher = callers.backend.dispatcher
@@ -321,7 +321,7 @@ async def test_without_a_free_slot_it_stands_where_the_wait_is_shortest(build: B
         assert worker_of(either) == "text"
 
 
-async def test_ticket_that_nobody_can_serve_is_told_so_and_others_are_served(build: Build) -> None:
+async def test_unservable_ticket_is_rejected_and_others_are_served(build: Build) -> None:
     async with stage(build, no_worker_grace_s=0.5) as callers:
         await callers.backend.open("text", 1, "words", TEXT)
         await callers.backend.open("mini", 1)
@@ -333,7 +333,7 @@ async def test_ticket_that_nobody_can_serve_is_told_so_and_others_are_served(bui
         assert isinstance(unserved.error, DispatcherUnavailable)
 
 
-async def test_what_no_worker_ever_served_is_refused_by_whichever_there_is(build: Build) -> None:
+async def test_kind_never_served_is_granted_to_any_worker(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("text", 1, "words", TEXT)
         await served(callers, Kind.AUDIO_DUPLEX)
@@ -369,7 +369,7 @@ async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: B
         assert isinstance(nothing.error, DispatcherUnavailable)
 
 
-async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: Build) -> None:
+async def test_ticket_of_removed_pool_moves_to_pool_with_capable_worker(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         await callers.backend.open("text", 1, "words", TEXT)
         await served(callers)
@@ -380,7 +380,7 @@ async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: 
         assert worker_of(waiting) == "mini"
 
 
-async def test_without_any_worker_callers_wait_a_while_and_are_told(build: Build) -> None:
+async def test_callers_without_any_worker_are_rejected_after_grace(build: Build) -> None:
     async with stage(build, no_worker_grace_s=0.5) as callers:
         waiting = await callers.enter()
         await until(lambda: waiting.error)

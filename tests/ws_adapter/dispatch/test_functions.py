@@ -60,7 +60,7 @@ def test_every_key_of_a_pool_has_its_hash_tag(pool: Pool) -> None:
     assert {key for key in pool.redis.keys("*") if not key.startswith(pool.prefix)} == {"now"}
 
 
-def test_free_slot_is_granted_at_once_and_who_finds_none_is_told_its_place(pool: Pool) -> None:
+def test_enqueue_grants_free_slot_at_once_or_returns_position(pool: Pool) -> None:
     pool.worker_beat("a", target="10.0.0.1:50051")
     assert pool.enqueue("t0") == ["granted", "a", 0, 1, "10.0.0.1:50051"]
     assert pool.cancel("t0") == 0
@@ -122,7 +122,7 @@ def test_wrong_epoch_changes_nothing(pool: Pool) -> None:
     assert {key: pool.redis.dump(key) for key in pool.redis.keys("*") if not key.endswith("clock")} == before
 
 
-def test_who_was_there_before_finds_no_queue_full(pool: Pool) -> None:
+def test_returning_ticket_is_queued_despite_full_queue(pool: Pool) -> None:
     seq = pool.enqueue("t1", most=1)[1]
     pool.leave("t1")
     pool.enqueue("t2", most=1)
@@ -130,7 +130,7 @@ def test_who_was_there_before_finds_no_queue_full(pool: Pool) -> None:
     assert pool.enqueue("t3", most=1, prior="head")[2:] == [1, 3]
 
 
-def test_who_lost_its_worker_goes_to_the_head_behind_earlier_ones_of_its_like(pool: Pool) -> None:
+def test_tickets_after_worker_loss_go_to_queue_head_in_order(pool: Pool) -> None:
     pool.enqueue("t1")
     pool.enqueue("again1", prior="head")
     seq = pool.enqueue("again2", prior="head")[1]
@@ -152,7 +152,7 @@ def test_asking_twice_changes_nothing(pool: Pool) -> None:
     assert pool.stats()["waiting"] == {"audio": 1}
 
 
-def test_who_leaves_with_a_grant_it_has_not_heard_of_gives_it_back(pool: Pool) -> None:
+def test_ticket_leaving_with_undelivered_grant_returns_slot(pool: Pool) -> None:
     pool.enqueue("t1")
     pool.enqueue("t2")
     pool.worker_beat("a")
@@ -163,7 +163,7 @@ def test_who_leaves_with_a_grant_it_has_not_heard_of_gives_it_back(pool: Pool) -
     assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
 
 
-def test_cancelled_ticket_is_told_to_its_adapter_once(pool: Pool) -> None:
+def test_cancelled_ticket_is_reported_to_its_adapter_once(pool: Pool) -> None:
     pool.enqueue("t1", "other")
     pool.enqueue("t2")
     assert pool.cancel("t1") == 1
@@ -216,7 +216,7 @@ def test_grant_that_is_not_attached_is_revoked_until_its_worker_frees_the_slot(p
     assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
 
 
-def test_time_in_which_nobody_could_call_counts_against_nobody(pool: Pool) -> None:
+def test_redis_outage_expires_no_ticket_or_lease(pool: Pool) -> None:
     """Redis was away for five minutes, and came back with its data."""
     pool.worker_beat("a")
     lease = granted(pool.enqueue("t1"))[1:]
@@ -235,7 +235,7 @@ def test_clock_that_goes_back_stops_nothing(pool: Pool) -> None:
     assert pool.waiting() == []
 
 
-def test_lease_that_nobody_knows_is_taken_from_its_worker(pool: Pool) -> None:
+def test_unknown_lease_reported_by_worker_is_adopted(pool: Pool) -> None:
     pool.worker_beat("a", 2, (1, 700))
     assert pool.leases("a") == {1: (700, "attached")}
     assert granted(pool.enqueue("t1")) == ("a", 0, 1701)
@@ -290,7 +290,7 @@ def test_empty_database_grants_nothing_before_old_tickets_could_return(redis_ser
     pool.redis.close()
 
 
-def test_tickets_that_return_to_an_empty_database_keep_their_order_before_newcomers(pool: Pool) -> None:
+def test_returning_tickets_in_empty_database_keep_order_before_new_ones(pool: Pool) -> None:
     seqs = {ticket: pool.enqueue(ticket)[1] for ticket in ("t1", "t2", "t3")}
     pool.jump_ms(5000)
     for key in pool.redis.keys(f"{pool.prefix}*"):
@@ -314,7 +314,7 @@ def test_sessions_that_are_over_teach_their_length(pool: Pool) -> None:
     assert pool.stats("chat", "audio")["means"] == {"chat": {"mean": 13_000, "samples": 2}}
 
 
-def test_stats_tell_slots_leases_and_who_waits(pool: Pool) -> None:
+def test_stats_contain_slots_leases_and_waiting_tickets(pool: Pool) -> None:
     pool.worker_beat("a", 2, target="10.0.0.1:1")
     worker, slot, epoch = granted(pool.enqueue("t1", kind="chat"))
     pool.worker_beat("a", 2, (slot, epoch), target="10.0.0.1:1", accepting=0)
@@ -344,7 +344,7 @@ def test_stats_tell_slots_leases_and_who_waits(pool: Pool) -> None:
     }
 
 
-def test_waiting_tells_who_waits_in_order_from_anywhere(pool: Pool) -> None:
+def test_waiting_lists_tickets_in_order_from_any_offset(pool: Pool) -> None:
     pool.enqueue("t1", "one", kind="chat", label="kitchen")
     pool.jump_ms(500)
     pool.enqueue("t2", "two", waited=4000)
@@ -409,7 +409,9 @@ def test_holder_gets_all_slots_of_a_pool_but_one_and_its_waiting_tickets_count(p
 
 
 @pytest.mark.parametrize(("slots", "said", "most"), [(1, 0, 1), (0, 0, 1), (5, 5, 5)])
-def test_holder_may_have_what_was_said_or_one_slot(pool: Pool, slots: int, said: int, most: int) -> None:
+def test_holder_slot_limit_is_given_slots_and_at_least_one(
+    pool: Pool, slots: int, said: int, most: int
+) -> None:
     if slots:
         pool.worker_beat("a", slots)
     for number in range(most):
@@ -428,7 +430,7 @@ def test_holder_attached_lease_counts_until_its_worker_says_that_the_slot_is_fre
     granted(pool.enqueue("t1", holder="h"))
 
 
-def test_holder_count_goes_with_a_lease_that_nobody_used(pool: Pool) -> None:
+def test_unused_lease_leaves_holder_count_once_its_slot_is_free(pool: Pool) -> None:
     pool.worker_beat("a", 2)
     worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
     pool.lease_return(worker, slot, epoch)

@@ -126,7 +126,7 @@ async def queue(registry: KnownRegistry | None = None, **rules: Any) -> AsyncIte
         assert stage.clock.timers == 0
 
 
-async def test_waiting_callers_are_told_their_place_and_then_every_three_seconds() -> None:
+async def test_waiting_callers_get_queue_position_at_once_and_every_three_seconds() -> None:
     async with queue() as stage:
         await stage.enter()
         second, third = await stage.enter(), await stage.enter()
@@ -161,7 +161,7 @@ async def test_estimate_follows_the_protocol() -> None:
         assert fourth.places[0].estimated_wait_s == pytest.approx(110.0)
 
 
-async def test_first_ticket_is_told_what_running_sessions_have_done_and_that_it_is_a_guess() -> None:
+async def test_wait_estimate_without_history_uses_session_ages_and_is_guess() -> None:
     """Of two that run, each is taken to last as long again as it has, and then the next as long as both."""
     async with queue(KnownRegistry(a=2)) as stage:
         await stage.enter()
@@ -231,7 +231,7 @@ async def test_worker_that_failed_an_attach_is_suspected() -> None:
         assert stage.registry.suspected == ["a:1"]
 
 
-async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
+async def test_worker_without_free_slot_gets_no_callers_until_reopened() -> None:
     async with queue(KnownRegistry(a=4)) as stage:
         with pytest.raises(AttachFailed):
             await refused(stage, Reason.NO_FREE_SLOT)
@@ -244,7 +244,7 @@ async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
         assert waiting.lease is not None
 
 
-async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() -> None:
+async def test_callers_without_worker_wait_for_grace_then_are_rejected() -> None:
     async with queue(KnownRegistry()) as stage:
         waiting = await stage.enter()
         await stage.advance(9.9)
@@ -255,7 +255,7 @@ async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() 
         assert isinstance((await stage.enter()).error, DispatcherUnavailable)
 
 
-async def test_worker_that_comes_in_time_serves_those_who_wait_and_a_late_one_those_who_come_then() -> None:
+async def test_worker_in_time_serves_waiting_callers_and_late_worker_new_ones() -> None:
     async with queue(KnownRegistry()) as stage:
         waiting = await stage.enter()
         await stage.advance(9)
@@ -305,7 +305,7 @@ async def test_estimate_counts_each_kind_by_itself() -> None:
         assert [caller.places[0].estimated_wait_s for caller in waiting] == pytest.approx([90, 120, 180])
 
 
-async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() -> None:
+async def test_wait_estimate_is_capped_by_remaining_limit_of_each_kind() -> None:
     limits = {Kind.AUDIO_DUPLEX: 50.0, Kind.OMNI_DUPLEX: 30.0}
     async with queue(KnownRegistry(a=2), session_limits_s=limits) as stage:
         await learn(stage, 90, Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX)

@@ -53,7 +53,7 @@ async def until_degraded(backend: RedisBackend, *, is_it: bool = True) -> None:
     await until_told(is_so)
 
 
-async def test_place_is_found_and_given_up_at_any_adapter(redis_server: RedisServer) -> None:
+async def test_ticket_is_found_and_cancelled_at_any_adapter(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
         await served(callers)
@@ -116,7 +116,7 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
 
 
 @pytest.mark.parametrize("how", ["stopped", "paused"])
-async def test_redis_that_is_away_costs_newcomers_alone(redis_server: RedisServer, how: str) -> None:
+async def test_redis_outage_rejects_only_new_callers(redis_server: RedisServer, how: str) -> None:
     async with stage(redis_server, newcomer_s=0.5) as (backend, callers):
         await backend.open("a", 1)
         holder = await served(callers)
@@ -137,7 +137,7 @@ async def test_redis_that_is_away_costs_newcomers_alone(redis_server: RedisServe
         assert callers.granted == [holder, *waiting]
 
 
-async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_server: RedisServer) -> None:
+async def test_leases_and_queue_order_survive_redis_data_loss(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
         other = backend.another()
@@ -156,7 +156,7 @@ async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_
         assert backend.workers["a"].refused == []
 
 
-async def test_redis_that_is_away_for_too_long_is_told_to_waiters_alone(redis_server: RedisServer) -> None:
+async def test_redis_outage_over_limit_rejects_only_waiting_callers(redis_server: RedisServer) -> None:
     async with stage(redis_server, outage_limit_s=0.5) as (backend, callers):
         await backend.open("a", 1)
         holder = await served(callers)

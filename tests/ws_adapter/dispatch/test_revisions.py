@@ -93,7 +93,7 @@ async def test_revision_without_weight_gets_no_session_though_others_are_full(of
         assert not callers.backend.dispatcher.has_room(POOL, "s:1")
 
 
-async def test_new_weights_hold_for_those_who_wait(of_adapter: Build) -> None:
+async def test_new_revision_weights_apply_to_waiting_tickets(of_adapter: Build) -> None:
     """A canary that fails is taken out of service while its queue is full."""
     async with stage(of_adapter, revisions=weights("stable:1,canary:1")) as callers:
         await callers.backend.open("s", 1)
@@ -118,7 +118,7 @@ async def test_new_weights_hold_for_those_who_wait(of_adapter: Build) -> None:
         assert worker_of(second) == "c"
 
 
-async def test_weights_let_nobody_jump_the_queue(of_adapter: Build) -> None:
+async def test_revision_weights_keep_queue_order(of_adapter: Build) -> None:
     """Attack: ask for a revision's slots, or lose one of them, so as to be served before earlier tickets."""
     async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 1)

@@ -276,7 +276,7 @@ async def test_attempts_over_the_other_adapter_count_for_the_address_of_the_clie
 
 
 @pytest.mark.parametrize("fault", ["closes", "silent", "no adapter"])
-async def test_owner_that_cannot_be_reached_is_told_by_name_and_the_token_stays_good(
+async def test_unreachable_owner_gives_service_unavailable_and_token_stays_valid(
     fault: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "silent":
@@ -305,7 +305,7 @@ async def test_owner_that_cannot_be_reached_is_told_by_name_and_the_token_stays_
             await client.expect("session.resumed")
 
 
-async def test_owner_where_nobody_listens_has_no_sessions_any_more(
+async def test_owner_without_listening_socket_gives_resume_failed(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     async with pair(redis_server, tmp_path, ScriptedEngine(listen())) as two:
@@ -400,7 +400,7 @@ async def test_connection_without_an_introduction_is_cut_and_the_socket_is_of_th
     assert not two.socket.exists()
 
 
-async def test_clients_over_the_most_forwarded_are_told_to_come_later(
+async def test_resume_over_forwarding_limit_gives_service_unavailable(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = ScriptedEngine(listen(), slots=2)

@@ -9,7 +9,7 @@ KEYS = (b"first signing key", b"second signing key")
 REQUEST = b"GET /v1/realtime HTTP/1.1\r\n"
 
 
-def test_introduction_tells_the_address_and_leaves_what_is_behind_it() -> None:
+def test_introduction_reader_extracts_address_and_leaves_following_bytes() -> None:
     reader = IntroductionReader(Introductions(KEYS))
     line = Introductions(KEYS).introduce(reader.challenge, "203.0.113.5")
 
@@ -37,7 +37,7 @@ def test_introduction_signed_with_an_older_key_is_read_and_with_another_refused(
         reader.feed(Introductions((b"no key of ours",)).introduce(reader.challenge, "203.0.113.5"))
 
 
-def test_what_is_no_introduction_or_one_of_another_connection_is_refused() -> None:
+def test_malformed_or_foreign_introduction_is_rejected() -> None:
     for data in (b"\n", b"GET / HTTP/1.1\r\n", b"\xff" * (LONGEST_LINE + 1), b"fw_\n", b"rs_AA\n"):
         with pytest.raises(Disconnected):
             IntroductionReader(Introductions(KEYS)).feed(data)

@@ -115,7 +115,7 @@ async def coming_back(stack: Stack, target: str) -> AsyncIterator[tuple[Client, 
 
 @pytest.mark.parametrize("path", OPENERS)
 @pytest.mark.sample("/v1/realtime?mode=audio")
-async def test_session_goes_on_at_the_other_process_with_what_was_missed(
+async def test_session_resumes_at_other_process_with_missed_events(
     path: str, redis_server: RedisServer, folder: Path
 ) -> None:
     name, opener, input_event = OPENERS[path]
@@ -136,7 +136,7 @@ async def test_session_goes_on_at_the_other_process_with_what_was_missed(
             assert (await client.next())["type"] == missed[-1]["type"]
 
 
-async def test_owner_that_is_stopped_is_told_by_name(redis_server: RedisServer, folder: Path) -> None:
+async def test_stopped_owner_gives_service_unavailable(redis_server: RedisServer, folder: Path) -> None:
     async with pair(redis_server, folder) as two:
         token, seen = await moved_session(two)
         async with coming_back(two.other, resumed(PATH, token, seen)) as (client, told):

@@ -91,7 +91,9 @@ async def test_end_of_one_side_is_the_end_of_the_other_after_all_that_came(side:
         await until(lambda: scene.over)
 
 
-async def test_owner_that_answers_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_owner_is_dropped_after_first_answer_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(relay, "FIRST_ANSWER_S", 0.05)
     async with relayed() as scene:
         assert await scene.client[0].read() == b""
@@ -105,7 +107,7 @@ async def test_client_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch)
         await until(lambda: scene.over)
 
 
-async def test_side_that_never_takes_what_is_left_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_relay_side_not_draining_is_cut_at_close_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "CLOSE_S", 0.05)
     async with relayed() as scene:
         scene.owner[1].write(bytes(2**20))

@@ -60,7 +60,7 @@ async def test_certificates_read_again_count_for_the_next_connection(tmp_path: P
     assert await shakes_hands(ours.server, theirs.client)
 
 
-async def test_file_that_cannot_be_used_leaves_what_was_there(tmp_path: Path) -> None:
+async def test_invalid_tls_file_on_reload_keeps_loaded_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     ours = tls_of(authority)
     (tmp_path / "worker.pem").write_text("no certificate")

@@ -66,7 +66,7 @@ async def test_page_has_the_format_of_prometheus() -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
-async def test_without_keys_nothing_is_told_through_a_proxy(header: str) -> None:
+async def test_keyless_admin_port_rejects_proxied_requests(header: str) -> None:
     """A proxy on this machine would make the port one beyond loopback."""
     async with running_adapter("127.0.0.1:1", wait=False, admin_port=0, allow_anonymous=True) as stage:
         for path in ("/", "/metrics", "/status.json"):
@@ -140,7 +140,7 @@ async def test_nothing_else_is_there_and_it_is_nowhere_else() -> None:
         assert stage.adapter.admin_port is None
 
 
-async def test_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_admin_port_in_use_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
         port = stage.adapter.admin_port
         assert await serve(AdapterOptions(workers=("127.0.0.1:1",), port=0, admin_port=port)) == 2
@@ -171,7 +171,7 @@ async def test_number_of_series_does_not_grow_with_sessions() -> None:
     assert sizes[1] - sizes[0] == set()
 
 
-async def test_latencies_misses_and_tokens_are_told_by_mode() -> None:
+async def test_latencies_deadline_misses_and_tokens_are_counted_by_mode() -> None:
     engine = ScriptedEngine(turn_end("Hi."), repeat=True)
     async with observed(engine) as stage:
         async with stage.client() as client:
@@ -203,7 +203,7 @@ async def test_latencies_misses_and_tokens_are_told_by_mode() -> None:
         assert now[f'antiphon_bytes_total{{direction="out",hop="{hop}"}}'] > 3000
 
 
-async def test_late_unit_is_a_miss_and_what_is_left_at_the_end_is_dropped() -> None:
+async def test_late_unit_counts_as_deadline_miss_and_unfinished_unit_as_dropped() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(hang("generate"), repeat=True)
     async with observed(engine, clock=clock) as stage:
@@ -226,7 +226,7 @@ async def test_late_unit_is_a_miss_and_what_is_left_at_the_end_is_dropped() -> N
     assert now['antiphon_unit_seconds_bucket{end="listen",le="1.25",mode="audio_duplex"}'] == 0
 
 
-async def test_errors_are_told_by_code_and_side() -> None:
+async def test_errors_are_counted_by_code_and_side() -> None:
     async with observed(ScriptedEngine(fails())) as stage, stage.client() as client:
         await client.begin()
         await client.send({"type": "no.such.event"}, append())

@@ -66,7 +66,7 @@ async def status_of(stage: Stage) -> dict[str, Any]:
     return told
 
 
-async def test_page_and_figures_say_who_talks_and_who_waits() -> None:
+async def test_status_page_and_json_list_running_sessions_and_queue() -> None:
     async with observed(ScriptedEngine(listen(), slots=1)) as stage:
         async with stage.client() as talking, stage.client() as waiting:
             await talking.begin()
@@ -124,7 +124,7 @@ async def test_browser_asks_for_the_key_as_a_password(tmp_path: Path) -> None:
         assert code == 401
 
 
-def test_what_others_have_named_is_text_in_the_page() -> None:
+def test_status_page_escapes_all_foreign_names() -> None:
     evil = "<script>alert(1)</script>"
     page = render(
         replace(
@@ -159,7 +159,7 @@ def test_page_shows_all_adapters_of_a_cluster() -> None:
     assert not any(name in text_of() for name in ("Adapters", "Processes", "of this adapter"))
 
 
-def test_page_tells_which_processes_died_and_were_started_again() -> None:
+def test_status_page_shows_process_deaths_and_restarts() -> None:
     processes = [
         Process("worker 1", "ready", 11, 0, "", None),
         Process("worker 2", "starting", None, 3, "The worker 2 stopped (killed by SIGKILL)", 60.0),
@@ -170,7 +170,7 @@ def test_page_tells_which_processes_died_and_were_started_again() -> None:
 
 
 @pytest.mark.parametrize("told", [None, "", "[", '{"name": 1}', "[1]", "\xff"])
-def test_a_file_that_tells_of_no_processes_costs_nothing_else(told: str | None, tmp_path: Path) -> None:
+def test_missing_or_invalid_process_file_reads_as_empty(told: str | None, tmp_path: Path) -> None:
     file = tmp_path / "processes.json"
     if told is not None:
         file.write_bytes(told.encode("latin-1"))

@@ -130,7 +130,9 @@ def comparable(events: list[Event]) -> Any:
 
 
 @pytest.mark.parametrize("path", CONVERSATIONS)
-async def test_session_that_nobody_looks_at_does_the_same(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_without_telemetry_behaves_identically(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events, code, asked = await converse(path)
     monkeypatch.setattr(listener, "SessionTelemetry", Deaf)
     unseen, unseen_code, unseen_asked = await converse(path)

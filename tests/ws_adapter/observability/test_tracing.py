@@ -298,7 +298,7 @@ async def test_malformed_context_is_counted_and_costs_nothing(given: Any) -> Non
     assert b"antiphon_trace_contexts_invalid_total 2.0" in traced.telemetry.exposition()
 
 
-async def test_failure_is_traced_whatever_the_sampler_says() -> None:
+async def test_session_failure_is_traced_even_if_sampler_is_off() -> None:
     traced = Traced(OTEL_TRACES_SAMPLER="always_off")
     async with traced_stage(ScriptedEngine(fails(), repeat=True), traced) as (stage, _):
         async with stage.client() as client:

@@ -102,7 +102,7 @@ async def test_with_keys_the_page_comes_without_one_and_says_that_it_needs_one(t
         assert (await fetch(stage, "/v1/models"))[0] == 401
 
 
-async def test_page_may_connect_to_where_it_came_from_whatever_origins_are_allowed() -> None:
+async def test_page_own_origin_may_connect_for_any_allowed_origins() -> None:
     async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=("https://example.org",)) as stage:
         host = stage.address.removeprefix("http://")
         assert await status_of(stage, Origin=stage.address) == 101

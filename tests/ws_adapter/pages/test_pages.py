@@ -62,7 +62,7 @@ async def test_not_ready_without_a_worker(lonely: Stage) -> None:
 
 
 @pytest.mark.parametrize("has_workers", [False, True])
-def test_adapter_is_ready_once_a_worker_of_the_shared_queue_has_told_its_model(has_workers: bool) -> None:
+def test_adapter_is_ready_only_once_queue_worker_model_is_known(has_workers: bool) -> None:
     answer = responses.readiness(PoolStatus(1, 2, 2, 0), has_workers, draining=False)
     assert answer.status_code == (200 if has_workers else 503)
 
@@ -193,13 +193,15 @@ async def test_handshake_that_is_broken_or_for_something_else_is_answered_in_jso
         assert (status, body["error"]["code"]) == (expected, code)
 
 
-async def test_half_an_upgrade_is_told_how_to_upgrade(lonely: Stage) -> None:
+async def test_incomplete_upgrade_gets_426_with_upgrade_header(lonely: Stage) -> None:
     headers = {"Upgrade": "websocket", "Connection": "close"}
     status, told, body = await lonely.request("/v1/realtime?mode=audio", headers=headers)
     assert (status, told["upgrade"], body["error"]["code"]) == (426, "websocket", "upgrade_required")
 
 
-async def test_our_faults_are_told_without_their_text(lonely: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_internal_error_response_hides_exception_text(
+    lonely: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> None:
         raise RuntimeError("canary")
 

@@ -16,7 +16,7 @@ def path(stage: Stage, name: str) -> str:
     return stage.address.replace("http://", "ws://") + name
 
 
-async def test_paused_conversation_is_told_apart_from_an_active_one() -> None:
+async def test_paused_conversation_has_its_own_status() -> None:
     async with running_worker(ScriptedEngine(listen(), slots=2, repeat=True), slots=2) as worker:
         async with running_adapter(worker.address) as stage:
             async with stage.client(path(stage, "/ws/duplex/adx_1")) as client:

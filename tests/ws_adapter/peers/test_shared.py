@@ -146,7 +146,7 @@ async def test_refused_by_one_limit_is_counted_by_no_other_but_as_an_attempt(
     assert totals(redis_server) == {"key:k": 1}
 
 
-async def test_who_leaves_one_adapter_may_come_to_the_other(two: Two) -> None:
+async def test_place_freed_at_one_adapter_is_usable_at_other(two: Two) -> None:
     one, other = two
     admitted = [await one.admit(THREE_AT_ONCE) for _ in range(3)]
     await other.refuses(THREE_AT_ONCE)
@@ -176,7 +176,7 @@ async def test_adapter_that_ends_gives_its_counts_back_at_once(redis_server: Red
         await one.admit(THREE_AT_ONCE)
 
 
-async def test_adapter_that_was_frozen_for_too_long_tells_again_what_it_holds(
+async def test_adapter_forgotten_by_redis_registers_its_sessions_again(
     two: Two, redis_server: RedisServer
 ) -> None:
     one, other = two
@@ -187,7 +187,7 @@ async def test_adapter_that_was_frozen_for_too_long_tells_again_what_it_holds(
     await other.refuses(THREE_AT_ONCE)
 
 
-async def test_when_all_are_gone_nothing_is_left(redis_server: RedisServer) -> None:
+async def test_redis_keeps_no_keys_after_all_adapters_are_gone(redis_server: RedisServer) -> None:
     async with living(redis_server.url, "one") as one:
         await one.admit(THREE_AT_ONCE)
     assert redis_server.command("KEYS", f"{PREFIX}*") == b"*0"
@@ -197,7 +197,7 @@ async def test_when_all_are_gone_nothing_is_left(redis_server: RedisServer) -> N
     await until(lambda: redis_server.command("KEYS", f"{PREFIX}*") == b"*0")
 
 
-async def test_when_redis_is_killed_nobody_is_locked_out(
+async def test_redis_outage_rejects_no_client_and_limits_apply_per_adapter(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -235,7 +235,7 @@ async def test_no_handshake_hangs_while_redis_does(redis_server: RedisServer) ->
         assert one.alone == 220
 
 
-async def test_redis_that_comes_back_empty_is_told_everything(two: Two, redis_server: RedisServer) -> None:
+async def test_session_counts_are_restored_after_redis_data_loss(two: Two, redis_server: RedisServer) -> None:
     one, other = two
     admitted = [await one.admit(THREE_AT_ONCE), await other.admit(THREE_AT_ONCE)]
     redis_server.restart(keep_data=False)
@@ -244,7 +244,7 @@ async def test_redis_that_comes_back_empty_is_told_everything(two: Two, redis_se
     await until(lambda: totals(redis_server) == {"address:203.0.113.5": 1})
 
 
-async def test_who_gives_up_while_redis_thinks_is_not_counted(redis_server: RedisServer) -> None:
+async def test_admission_cancelled_during_redis_stall_is_not_counted(redis_server: RedisServer) -> None:
     async with living(redis_server.url, "one", beat_s=0.05) as one:
         await one.admit(AdmissionRequest("address:first", 1, 0))
         redis_server.pause()
@@ -260,7 +260,7 @@ async def test_who_gives_up_while_redis_thinks_is_not_counted(redis_server: Redi
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_sums_are_those_of_what_adapters_hold_whatever_happens(
+async def test_redis_totals_match_sessions_held_by_adapters_after_random_faults(
     redis_server: RedisServer, seed: int
 ) -> None:
     chance = random.Random(seed)

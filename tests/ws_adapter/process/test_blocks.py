@@ -14,7 +14,7 @@ def stored(blocks: Blocks, *parts: bytes) -> Block:
     return block
 
 
-def test_copy_outlives_what_was_copied_and_nothing_else() -> None:
+def test_block_copy_survives_source_change_and_contains_only_its_parts() -> None:
     blocks = Blocks(2 * BLOCK, BLOCK)
     data = bytearray(b"a" * BLOCK)
     kept = stored(blocks, bytes(data))

@@ -65,7 +65,7 @@ async def test_a_failing_disk_is_logged_once_and_nothing_is_raised(
 
 
 @pytest.mark.parametrize("after", range(1, 12))
-async def test_what_is_written_before_a_failure_stays_readable(
+async def test_recording_before_write_failure_is_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     samples = [noise(0.5) for _ in range(4)]

@@ -180,7 +180,7 @@ async def test_audio_is_found_under_each_of_its_names(tmp_path: Path, event: Any
     [b"\0" * 7, np.array([np.nan], "<f4").tobytes(), np.array([1e9], "<f4").tobytes()],
     ids=["broken sample", "NaN", "far too loud"],
 )
-async def test_audio_that_nobody_can_hear_is_a_file_of_its_own(tmp_path: Path, data: bytes) -> None:
+async def test_unplayable_audio_is_stored_in_its_own_file(tmp_path: Path, data: bytes) -> None:
     read = await record(tmp_path, append(data))
     assert read.lines[0]["frame"]["input"]["audio"] == {"file": "up/000000-1.bin", "bytes": len(data)}
     assert (read.folder / "up/000000-1.bin").read_bytes() == data
@@ -272,7 +272,7 @@ async def test_images_are_files_of_their_type(
         b"null",
     ],
 )
-async def test_whatever_comes_gives_one_bounded_line(tmp_path: Path, frame: bytes) -> None:
+async def test_any_frame_gives_one_bounded_line(tmp_path: Path, frame: bytes) -> None:
     read = await record(tmp_path, frame, b'{"type":"session.close"}')
     assert [line["seq"] for line in read.lines] == [0, 1]
     assert read.lines[1]["frame"] == {"type": "session.close"}

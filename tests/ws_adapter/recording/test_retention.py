@@ -126,7 +126,7 @@ def begin(recorder: Recorder, client: Client, seconds: int = 0) -> Recording:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_flooder_loses_his_own_recordings_and_nobody_elses(tmp_path: Path, at_once: bool) -> None:
+async def test_flooding_caller_evicts_only_its_own_recordings(tmp_path: Path, at_once: bool) -> None:
     async with recording_to(tmp_path, max_bytes=600_000) as recorder:
         others = [begin(recorder, Client(f"192.0.2.{host}"), 1) for host in range(4)]
         for other in others:
@@ -143,7 +143,7 @@ async def test_a_flooder_loses_his_own_recordings_and_nobody_elses(tmp_path: Pat
     assert used(tmp_path) < 600_000
 
 
-async def test_who_is_recorded_at_length_makes_room_for_others(tmp_path: Path) -> None:
+async def test_longest_recording_is_evicted_for_others(tmp_path: Path) -> None:
     async with recording_to(tmp_path, max_bytes=600_000) as recorder:
         long = begin(recorder, FLOODER, 20)
         other = begin(recorder, NOBODY, 2)
@@ -165,7 +165,7 @@ async def test_one_session_has_its_share_alone(tmp_path: Path, caplog: pytest.Lo
     assert not caplog.records, "nothing is wrong with the disk"
 
 
-async def test_callers_of_earlier_runs_are_told_apart(tmp_path: Path) -> None:
+async def test_callers_of_earlier_runs_have_separate_shares(tmp_path: Path) -> None:
     clock = ManualClock()
     async with recording_to(tmp_path, clock) as recorder:
         first = begin(recorder, Client("192.0.2.1", "a key"), 1)

@@ -184,7 +184,7 @@ async def test_two_sessions_with_one_label_are_recorded_apart(tmp_path: Path) ->
         assert len(read_wav(read.folder / "up.wav")[1]) == 16_000
 
 
-async def test_a_session_of_the_earlier_dialect_is_told_of_its_recording(tmp_path: Path) -> None:
+async def test_session_created_of_earlier_dialect_has_recording_id(tmp_path: Path) -> None:
     async with recorded_stage(tmp_path, speak("Hello")) as stage, stage.client() as client:
         await client.expect("session.queue_done")
         await client.send({"type": "session.update", "session": {"instructions": "Sei kurz."}})
@@ -231,7 +231,7 @@ async def test_a_client_that_vanishes_in_the_queue_leaves_a_whole_recording(tmp_
     assert [event["type"] for event in read.events("down")] == ["session.queued"]
 
 
-async def test_what_waits_at_the_end_of_the_adapter_is_written(tmp_path: Path) -> None:
+async def test_events_pending_at_adapter_shutdown_are_recorded(tmp_path: Path) -> None:
     async with recorded_stage(tmp_path) as stage, stage.client() as client:
         await client.begin()
         stage.adapter.interrupt()
@@ -266,7 +266,7 @@ async def test_no_secret_is_in_a_recording(tmp_path: Path) -> None:
             assert key.hash not in text
 
 
-def test_a_folder_that_cannot_be_used_is_told_before_anybody_connects(tmp_path: Path) -> None:
+def test_unusable_recordings_folder_is_reported_at_startup(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run_cli("adapter", "--worker", "127.0.0.1:1", "--port", "0", "--recordings", tmp_path / "file")
     assert (done.code, done.out) == (2, "")

@@ -146,7 +146,7 @@ def test_sessions_that_each_keep_the_most_stay_within_the_bound_of_all() -> None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_bound_of_all_holds_whatever_is_sent_in_whatever_order(
+def test_total_bound_of_replay_buffers_holds_for_random_events(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buffer, "MOST_KEPT_BYTES", 2000)

@@ -88,7 +88,7 @@ async def test_answer_goes_on_where_the_connection_was_lost(name: str) -> None:
 
 
 @pytest.mark.parametrize("is_cut_before_the_answer", [True, False])
-async def test_answer_that_the_client_did_not_get_is_told_at_its_return(
+async def test_answer_unsent_at_disconnect_is_sent_at_resume(
     is_cut_before_the_answer: bool,
 ) -> None:
     """Also where the server has closed the connection behind the answer, and no Close came back."""

@@ -224,7 +224,7 @@ async def test_detached_session_ends_with_its_window() -> None:
         assert now.value("antiphon_rejected_total", reason="resume") == 1
 
 
-async def test_detached_session_leaves_its_slot_to_those_who_wait() -> None:
+async def test_detached_session_yields_slot_to_queued_session() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(listen(), slots=1)
     async with stage_of(engine, clock) as stage:
@@ -259,7 +259,7 @@ async def test_window_of_zero_offers_nothing() -> None:
         assert await refused(stage, url_of(stage, "rs_AAAA", 2)) == ("resume_failed", 1008)
 
 
-async def test_end_while_detached_is_told_to_the_client_that_comes_back() -> None:
+async def test_session_ended_while_detached_is_reported_at_resume() -> None:
     engine = ScriptedEngine(listen())
     async with running_worker(engine) as worker:
         options: dict[str, Any] = {"admin_port": 0, "resume_window_s": WINDOW_S}
@@ -291,7 +291,7 @@ async def test_detached_session_holds_up_no_shutdown() -> None:
             assert await asyncio.shield(stage.task) == 0
 
 
-async def test_tokens_that_open_nothing_are_told_alike(tmp_path: Path) -> None:
+async def test_unusable_resume_tokens_get_identical_rejections(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice", "bob")
     engine = ScriptedEngine(listen(), slots=2)
     async with stage_of(engine, auth="keys", keys=keys.path) as stage:
@@ -392,7 +392,7 @@ async def test_flood_of_resumes_is_refused_and_the_session_stays() -> None:
             await client.expect("session.resumed")
 
 
-async def test_flood_of_forged_tokens_disturbs_nobody() -> None:
+async def test_flood_of_forged_tokens_disturbs_no_session() -> None:
     engine = ScriptedEngine(listen())
     async with stage_of(engine) as stage, stage.client() as client:
         token = (await client.begin())["resume"]["token"]

@@ -13,7 +13,7 @@ KEYS = (b"first signing key", b"second signing key")
 HOLDER = holder_of("ab" * 32)
 
 
-def test_token_tells_session_holder_and_nonce() -> None:
+def test_token_carries_session_holder_and_nonce() -> None:
     tokens = ResumeTokens(KEYS)
 
     token, nonce = tokens.make("sess_0123456789ab", HOLDER)

@@ -117,7 +117,7 @@ def showing(url: str) -> Any:
     return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
 
 
-async def test_what_cannot_be_honoured_is_refused_by_name() -> None:
+async def test_unsupported_parameter_is_rejected_by_name() -> None:
     spoken = ["text", "audio"]
     refused: list[tuple[Any, str]] = [
         ({"n": 2}, "n"),
@@ -198,7 +198,7 @@ async def test_key_is_needed_and_its_rights_count(tmp_path: Any) -> None:
                 await client.chat.completions.create(model="scripted", messages=ASK)
 
 
-async def test_full_queue_is_told_with_the_time_to_come_back() -> None:
+async def test_full_queue_is_rejected_with_retry_after() -> None:
     engine = ScriptedEngine(hang("generate"), info=EVERYTHING, repeat=True, slots=1)
     async with served(engine, queue_capacity=1) as stage, client_of(stage) as client:
         asked: Any = {"model": "scripted", "messages": ASK}
@@ -282,7 +282,7 @@ async def test_body_byte_by_byte_is_read() -> None:
         writer.transport.abort()
 
 
-async def test_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "BODY_TIMEOUT_S", 0.2)
     async with served() as stage:
         reader, writer = await sent(stage, head(len(BODY)) + BODY[:10])
@@ -290,7 +290,7 @@ async def test_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPat
         writer.transport.abort()
 
 
-async def test_client_that_expects_to_be_told_to_go_on_is() -> None:
+async def test_client_with_expect_header_gets_100_continue() -> None:
     async with served() as stage:
         reader, writer = await sent(stage, head(len(BODY), "Expect: 100-continue"))
         assert await status_of(reader) == 100

@@ -68,7 +68,7 @@ def header(fields: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
-async def test_nobody_elses_page_presses_it(has_keys: bool, tmp_path: Path) -> None:
+async def test_drain_post_from_foreign_origin_is_rejected(has_keys: bool, tmp_path: Path) -> None:
     """Attack: a page of another origin, also one of another port of this machine, posts the form.
 
     The browser sends the password that it keeps of the status page along with it.

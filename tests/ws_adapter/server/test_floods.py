@@ -286,7 +286,7 @@ GUARDED = ("--max-cpu", "0.7", "--max-loop-lag-ms", "250", "--trusted-proxies", 
 ROUNDS = 3
 
 
-async def test_real_process_under_floods_of_every_sort_takes_newcomers_all_the_while() -> None:
+async def test_process_under_all_floods_admits_new_sessions() -> None:
     """Attack: from one address a flood of every sort, again as soon as it is cut, and of pages. The adapter
     cuts and refuses before its own guard against overload turns anybody else away."""
     with shipped_worker(slots=SLOTS) as worker, running_stack(worker, options=GUARDED) as stack:

@@ -75,7 +75,7 @@ async def test_queue_that_is_switched_off_lets_all_begin_at_once() -> None:
     assert all(queue.enter(Visitor("a", []), "a") for _ in range(FLOOD))
 
 
-async def test_flood_of_connections_turns_no_newcomer_away_and_stops_no_session() -> None:
+async def test_connection_flood_rejects_no_other_client_and_stalls_no_session() -> None:
     """Attack: more connections at once from one address than the queue has room for."""
     clock = ManualClock()
     engine = ScriptedEngine(listen(), repeat=True, slots=2, info=EVERYTHING)

@@ -89,7 +89,7 @@ async def test_trap_2_the_session_is_the_first_event_and_unknown_headers_mean_no
         assert (await client.next())["type"] == "session.created"
 
 
-async def test_trap_22_a_bad_key_is_told_by_close_3000_and_not_by_401(keys: KeyFile) -> None:
+async def test_invalid_key_is_reported_by_close_3000_and_not_by_401(keys: KeyFile) -> None:
     wrong: list[Any] = [
         {},
         {"additional_headers": {"Authorization": "Bearer wrong"}},
@@ -144,7 +144,7 @@ async def test_bad_keys_count_for_the_limits_of_their_address(keys: KeyFile) -> 
             assert (await client.next())["type"] == "session.created"
 
 
-async def test_those_who_stay_with_a_bad_key_count_among_the_connections_of_their_address(
+async def test_open_connection_with_invalid_key_counts_for_its_address(
     keys: KeyFile,
 ) -> None:
     options = AdapterOptions(("127.0.0.1:1",), auth="keys", keys=keys.path, connections_per_address=1)

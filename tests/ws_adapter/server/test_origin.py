@@ -75,7 +75,7 @@ async def test_broad_network_of_trusted_proxies_is_warned_about(caplog: pytest.L
     assert "--trusted-proxies" in warning
 
 
-async def test_page_whose_name_was_made_to_mean_this_machine_learns_nothing() -> None:
+async def test_dns_rebinding_page_is_rejected() -> None:
     """Attack: to the browser such a page is of the same origin, and names none."""
     own = ("localhost:8006", "127.0.0.1:8006", "[::1]:8006", "192.168.1.5:8006", "gateway", "example.org")
     rebound = ("rebound.example:8006", "localhost.rebound.example", "127.0.0.1.rebound.example")

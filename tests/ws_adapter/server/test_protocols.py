@@ -40,7 +40,7 @@ def selections() -> Iterator[Selection]:
     yield COMPLETING
 
 
-async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:
+async def test_each_selection_has_one_machine() -> None:
     clock = LoopClock()
     maker = MachineFactory(clock)
     found = set()

@@ -48,7 +48,7 @@ async def test_a_worker_without_time_for_another_session_leaves_it_in_the_queue_
                 assert len(body["running_tasks"]) == 2
 
 
-async def test_queue_shows_who_waits_and_who_has_a_slot() -> None:
+async def test_queue_lists_waiting_and_running_sessions() -> None:
     clock = ManualClock()
     async with one_slot(clock) as stage:
         async with stage.client(duplex(stage, "adx_first")) as first, stage.client() as second:
@@ -114,7 +114,7 @@ async def test_an_admin_lists_tickets_and_gives_them_up(tmp_path: Path) -> None:
         assert codes(await second.rest()) == ["queue_cancelled"]
 
 
-async def test_place_that_was_given_up_or_became_a_slot_cannot_be_given_up() -> None:
+async def test_cancelled_or_granted_ticket_cannot_be_cancelled() -> None:
     async with one_slot() as stage, stage.client() as first:
         await first.expect("session.queue_done")
         async with stage.client() as second:

@@ -180,7 +180,7 @@ async def test_tokens_of_a_chat_are_spent_and_written(keys: KeyFile, log: Path) 
         assert (told[-1]["code"], close) == ("quota_exceeded", 1008)
 
 
-async def test_chat_completion_without_quota_is_told_as_openai_tells_it(keys: KeyFile, log: Path) -> None:
+async def test_chat_completion_without_quota_gets_insufficient_quota_error(keys: KeyFile, log: Path) -> None:
     keys.change("spender", seconds_per_day="1")
     messages = [{"role": "user", "content": "Hello?"}]
     body = json.dumps({"model": EVERYTHING.name, "messages": messages}).encode()

@@ -93,7 +93,7 @@ async def test_attempts_with_one_key_and_guesses_from_one_address_are_counted_at
             assert await is_refused(stage, "203.0.113.8", Authorization="Bearer guess")
 
 
-async def test_ticket_is_looked_up_and_given_up_at_the_adapter_that_does_not_hold_it(
+async def test_ticket_of_other_adapter_can_be_read_and_cancelled(
     redis_server: RedisServer,
 ) -> None:
     async with two_adapters_with_one_slot(redis_server) as (one, other):

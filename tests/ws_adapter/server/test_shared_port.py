@@ -28,7 +28,7 @@ async def sessions_of(admin_port: int) -> list[int]:
     return [await asyncio.to_thread(ask) for _ in range(5)]
 
 
-async def test_newcomers_are_served_by_the_others_while_one_drains_and_its_session_goes_on() -> None:
+async def test_adapter_draining_on_shared_port_keeps_session_as_other_admits() -> None:
     async with (
         running_worker(engine(), slots=SLOTS) as first_worker,
         running_worker(engine(), slots=SLOTS) as second_worker,
@@ -46,7 +46,7 @@ async def test_newcomers_are_served_by_the_others_while_one_drains_and_its_sessi
             await talker.expect("listen")
 
 
-async def test_who_has_come_before_a_shared_port_is_left_is_served() -> None:
+async def test_connection_accepted_before_drain_of_shared_port_is_served() -> None:
     async with (
         running_worker(engine(), slots=SLOTS) as worker,
         running_adapter(worker.address, reuse_port=True) as stage,

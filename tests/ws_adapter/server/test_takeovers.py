@@ -61,7 +61,7 @@ async def test_records_that_redis_reads_behind_the_request_are_waited_for(redis_
     assert taken.events == session.events
 
 
-async def test_clients_that_ask_for_events_that_never_were_keep_nobody_from_a_session(
+async def test_takeovers_with_future_event_numbers_block_no_other_takeover(
     redis_server: RedisServer,
 ) -> None:
     tokens = ResumeTokens()

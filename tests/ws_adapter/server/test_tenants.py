@@ -74,7 +74,7 @@ async def test_tenant_with_a_key_is_the_key_from_wherever_it_comes(tmp_path: Pat
     assert [entry.tenant for entry in entries] == [entry.holder for entry in entries] == [alice, alice, bob]
 
 
-async def test_tenant_with_a_client_secret_is_nobody_else(tmp_path: Path) -> None:
+async def test_client_secret_session_has_no_tenant(tmp_path: Path) -> None:
     """Behind one key there may be all users of a web site."""
     keys = KeyFile(tmp_path / "keys", "site")
     options = AdapterOptions(workers=("127.0.0.1:1",), auth="keys", keys=keys.path)

@@ -105,7 +105,7 @@ async def test_transcription_without_a_spare_slot_fails_and_waits_in_no_queue() 
         assert transcriptions(engine) == []
 
 
-async def test_transcription_gives_its_slot_to_a_newcomer_and_is_completed_later() -> None:
+async def test_transcription_is_preempted_by_new_session_and_retried_later() -> None:
     async with talking(hang("prefill"), write("seven")) as (stage, engine):
         async with stage.client(url(stage)) as client:
             await client.send(asking(), append(0.5), COMMIT)

@@ -89,7 +89,7 @@ async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
 
 
 @long
-async def test_capacity_holds_for_many_who_come_at_once() -> None:
+async def test_capacity_holds_for_simultaneous_clients() -> None:
     """The engine itself complains if a slot is used twice."""
     engine = ScriptedEngine(listen(), slots=4)
     async with running_worker(engine, slots=4) as worker, running_adapter(worker.address) as stage:
@@ -114,7 +114,7 @@ async def test_capacity_holds_for_many_who_come_at_once() -> None:
         await until(lambda: free_again(engine, 100))
 
 
-async def test_slot_that_somebody_else_took_is_waited_for() -> None:
+async def test_slot_taken_through_other_adapter_is_awaited() -> None:
     """The adapter counts only on what the worker says is free."""
     engine = ScriptedEngine(listen(), slots=1)
     async with running_worker(engine, slots=1) as worker:

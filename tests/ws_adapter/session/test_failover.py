@@ -186,7 +186,7 @@ async def test_worker_lost_in_a_unit_another_one_answers_it(step: str, is_told_t
         assert await home.value("antiphon_replayed_units_total") == len(second.session.replayed)
 
 
-async def test_words_of_a_unit_that_was_cut_off_are_told_once() -> None:
+async def test_text_of_interrupted_unit_is_sent_once_after_failover() -> None:
     plays = (replace(speak("Hello", " there"), hold="generate"), turn_end(" you"))
     async with backend(*plays) as home, home.stage.client() as client:
         await client.begin()

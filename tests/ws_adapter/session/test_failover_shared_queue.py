@@ -71,7 +71,7 @@ async def finished(client: Client, told: str) -> None:
     await client.send(CLOSE)
 
 
-async def test_displaced_sessions_of_two_adapters_come_before_newcomers_of_both(
+async def test_displaced_sessions_of_two_adapters_precede_new_sessions(
     redis_server: RedisServer,
 ) -> None:
     age(redis_server)

@@ -42,7 +42,7 @@ class Script:
         self.is_over = True
 
 
-async def test_what_an_action_causes_follows_the_actions_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_actions_caused_by_action_follow_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(*_: Any) -> Script:
         return Script()
 

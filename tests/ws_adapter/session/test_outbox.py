@@ -141,7 +141,7 @@ async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None
     assert [event["kind"] for event in line.sent] == ["listen", "listen", "audio"]
 
 
-async def test_congestion_begins_above_the_bound_of_what_is_in_flight(line: Line) -> None:
+async def test_congestion_starts_above_in_flight_bound(line: Line) -> None:
     line.is_open.clear()
     line.outbox.put(text())
     line.outbox.put(audio())
@@ -201,7 +201,7 @@ async def test_overflow_is_slow_at_once(line: Line, count: int, waited_s: float,
     assert line.stalls == stalls
 
 
-async def test_end_of_the_connection_leaves_nobody_waiting() -> None:
+async def test_broken_connection_releases_flush() -> None:
     line = Line()
 
     async def broken(*_parts: bytes) -> None:

@@ -135,7 +135,7 @@ def test_carried_audio_and_pictures_are_counted_until_the_session_ends() -> None
         assert talk.dialect.held_bytes == 0
 
 
-def test_nobody_waits_with_reference_audio_while_there_is_no_room_but_who_has_a_slot_begins() -> None:
+def test_overload_rejects_reference_audio_in_queue_but_not_with_slot() -> None:
     waits, begins = Conversation(), Conversation()
     init = {"type": "session.init", "payload": {"ref_audio": pcm(1)}}
     [told] = dropping(waits, init)

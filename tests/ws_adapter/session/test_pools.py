@@ -159,7 +159,7 @@ async def test_models_without_the_mode_of_a_path_are_refused_at_once() -> None:
             assert (await talk.expect("error"))["code"] == "model_not_found"
 
 
-async def test_each_model_is_listed_with_what_it_can_do() -> None:
+async def test_each_model_is_listed_with_its_capabilities() -> None:
     async with served() as stage:
         told = {model["id"]: model for model in (await stage.request("/v1/models"))[2]["data"]}
         assert told["writer"]["modes"] == ["chat", "transcription"]
@@ -185,7 +185,7 @@ async def test_pool_can_do_what_each_of_its_workers_can() -> None:
 SEEING = replace(INFO, name="seeing", modes=frozenset({Mode.AUDIO, Mode.VIDEO}), sees=True)
 
 
-async def test_session_that_moves_to_another_pool_stands_behind_those_who_wait_there() -> None:
+async def test_session_moved_to_other_pool_queues_behind_waiting_sessions() -> None:
     """The attack: take a slot of an idle pool, then name the model of the busy one, and be served first."""
     async with served(SPEAKER, SEEING, slots=1) as stage:
         video, audio = "/v1/realtime?mode=video", "/v1/realtime?mode=audio"
@@ -231,7 +231,7 @@ async def test_realtime_session_without_a_slot_in_time_is_refused() -> None:
                 assert (close, second.socket.close_reason) == (1013, "server_error.server_overloaded")
 
 
-async def test_session_that_gives_its_slot_back_queues_behind_those_who_wait() -> None:
+async def test_session_returning_its_slot_queues_behind_waiting_sessions() -> None:
     """The attack: ask for a turn right after the last one, and never let go of the slot."""
     turn = {"type": "input.append", "input": {"messages": [{"role": "user", "content": "Hello."}]}}
     async with served(WRITER, replace(SPEAKER, modes=frozenset({Mode.AUDIO})), slots=1) as stage:

@@ -31,7 +31,7 @@ async def connected(address: str) -> socket.socket:
     return client
 
 
-async def test_client_that_stops_reading_loses_its_session_and_nobody_else_does() -> None:
+async def test_client_not_reading_loses_only_its_own_session() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(speak("word"), repeat=True, slots=2)
     async with running_worker(engine, slots=2) as worker:

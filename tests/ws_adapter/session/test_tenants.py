@@ -55,14 +55,14 @@ async def test_tenant_of_a_key_is_one_over_websockets_and_direct_calls(tmp_path:
         assert not alice.is_session
 
 
-async def test_tenant_of_a_websocket_behind_an_unknown_proxy_is_nobody_else() -> None:
+async def test_websockets_behind_unknown_proxy_have_separate_tenants() -> None:
     async with backend() as (stage, engine):
         forwarded = {"X-Forwarded-For": "192.0.2.1"}
         one, other = [await tenant_of_websocket(stage, engine, forwarded) for _ in range(2)]
         assert one != other
 
 
-async def test_lease_of_a_websocket_has_the_limit_of_its_kind_and_tells_nothing_of_its_key(
+async def test_websocket_lease_has_duration_limit_of_its_mode_and_hides_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens: list[str] = []

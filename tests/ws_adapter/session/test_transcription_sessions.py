@@ -22,7 +22,7 @@ def url(stage: Stage) -> str:
     return stage.address.replace("http://", "ws://") + "/v1/transcription"
 
 
-async def test_recording_plays_what_was_said(tmp_path: Path) -> None:
+async def test_recording_holds_transcribed_audio(tmp_path: Path) -> None:
     samples = (np.sin(np.arange(24_000) / 20) * 20_000).astype("<i2")
     event = {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples.tobytes()).decode()}
     async with running_worker(ScriptedEngine(write(" good"), info=EVERYTHING)) as worker:
@@ -41,7 +41,7 @@ async def test_recording_plays_what_was_said(tmp_path: Path) -> None:
     assert np.array_equal(heard, samples.astype(np.float32) / np.float32(32768))
 
 
-async def test_audio_that_waits_leaves_room_for_those_who_talk() -> None:
+async def test_waiting_transcription_audio_leaves_room_for_conversations() -> None:
     """Half of what may be in flight: a file that is sent at once is refused beyond it, a talker is not."""
     engine = ScriptedEngine(hang("prefill"), slots=2, info=EVERYTHING)
     async with (

@@ -102,7 +102,7 @@ def test_a_bomb_is_known_by_its_size(data: bytes) -> None:
         read_frame(b64(data), "x")
 
 
-def test_wav_of_a_million_empty_chunks_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wav_of_million_empty_chunks_is_rejected_early(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     unpack_from = struct.unpack_from
 
@@ -215,7 +215,7 @@ FLOOD_S = 6.0
 
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.sample("segments", "png")
-async def test_who_waits_in_the_queue_cannot_hold_up_a_conversation(name: str) -> None:
+async def test_attack_from_queue_delays_no_session(name: str) -> None:
     """Through an adapter of its own process: one caller attacks again and again, the other talks on."""
     attack = ATTACKS[name]()
     engine = ScriptedEngine(listen(), slots=1, info=EVERYTHING)
@@ -278,7 +278,7 @@ async def test_readers_do_so_many_pieces_at_a_time_and_first_those_with_a_slot()
     assert done.index("talks") < done.index("b"), "two at a time: at most one of the others is before it"
 
 
-async def test_a_reader_is_free_again_whatever_came_of_its_work() -> None:
+async def test_reader_is_free_after_failed_or_cancelled_work() -> None:
     readers = Readers()
 
     def fails() -> None:

@@ -229,7 +229,7 @@ async def test_session_of_a_dead_adapter_is_taken_with_the_right_token(redis_ser
 
 
 @pytest.mark.parametrize("is_handed_over", [False, True])
-async def test_claim_whose_answer_was_lost_is_void_after_two_seconds(
+async def test_unanswered_claim_expires_after_two_seconds(
     is_handed_over: bool, redis_server: RedisServer
 ) -> None:
     """The client comes back to the same adapter, or to another one, and gets its session there."""
@@ -254,7 +254,7 @@ async def test_claim_whose_answer_was_lost_is_void_after_two_seconds(
         assert await claim(three, talk, dead="one") is Unclaimed.UNKNOWN
 
 
-async def test_adapter_whose_session_was_taken_cannot_write_it_again(redis_server: RedisServer) -> None:
+async def test_adapter_cannot_rewrite_session_claimed_by_another(redis_server: RedisServer) -> None:
     talk = Talk(1)
     async with written(redis_server, talk, "one", "two") as (stream, (one, two)):
         assert isinstance(await claim(two, talk), Stored)

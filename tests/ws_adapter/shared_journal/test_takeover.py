@@ -127,7 +127,7 @@ async def end(stack: Stack) -> None:
 
 @pytest.mark.parametrize("path", OPENERS)
 @pytest.mark.sample("/v1/realtime?mode=audio")
-async def test_killed_adapter_another_one_goes_on_with_what_was_missed(
+async def test_session_of_killed_adapter_resumes_elsewhere_with_missed_events(
     path: str, redis_server: RedisServer, folder: Path
 ) -> None:
     name, opener, input_event = OPENERS[path]
@@ -366,7 +366,7 @@ async def test_session_goes_on_while_redis_is_away_and_its_journal_is_whole_agai
             await client.until("session.moved")
 
 
-async def test_client_whose_adapter_died_with_redis_is_told_to_try_again_and_then_that_all_is_lost(
+async def test_resume_after_adapter_and_redis_loss_is_busy_then_rejected(
     redis_server: RedisServer, folder: Path
 ) -> None:
     async with adapters(redis_server, folder) as (owner, other):

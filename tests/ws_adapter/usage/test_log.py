@@ -49,7 +49,7 @@ def numbers(path: Path) -> list[str]:
     return [decode(text).session_id for text in path.read_bytes().splitlines() if text]
 
 
-async def test_each_session_is_a_line_of_the_schema_behind_what_was_there(tmp_path: Path) -> None:
+async def test_each_session_appends_one_valid_line_after_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "usage.jsonl"
     path.write_bytes(b'{"v":1,"at"')
     for first in (0, 3):
@@ -124,7 +124,7 @@ async def test_line_after_a_torn_one_is_whole(tmp_path: Path, monkeypatch: pytes
     assert (log.written, log.lost) == (1, 1)
 
 
-async def test_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_disk_blocks_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, hangs, write = threading.Event(), threading.Event(), os.write
 
     def hang(file: int, data: bytes) -> int:

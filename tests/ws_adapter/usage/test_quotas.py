@@ -104,7 +104,7 @@ async def test_session_goes_on_to_the_end_of_its_quota_and_no_further(bank: Bank
         await bank.talk(MINUTE)
 
 
-async def test_session_gives_back_what_it_has_not_spent(bank: Bank) -> None:
+async def test_session_returns_unspent_quota(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     await bank.clock.advance(4)
     assert bank.used(MINUTE)[0] == SLICE_MS
@@ -231,7 +231,7 @@ async def test_slice_of_yesterday_is_not_given_back_today(bank: Bank) -> None:
     other.end()
 
 
-async def test_key_whose_quota_is_spent_is_known_for_a_while(bank: Bank) -> None:
+async def test_key_with_spent_quota_has_retry_delay(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     assert bank.accounts.retry_s(MINUTE) is None
     await bank.clock.advance(62)
@@ -249,7 +249,7 @@ async def test_invented_accounts_are_not_remembered(bank: Bank, monkeypatch: Any
     assert len(bank.accounts._spent) == 10
 
 
-async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch: Any) -> None:
+async def test_outage_ends_no_session_and_admits_none(bank: Bank, monkeypatch: Any) -> None:
     talk = await bank.talk(MINUTE)
     bank.usage_store.is_cut = True
     monkeypatch.setattr(module, "ASK_S", 0.05)
@@ -264,7 +264,7 @@ async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch
     assert talk.is_ended
 
 
-async def test_session_whose_question_was_lost_asks_again(bank: Bank) -> None:
+async def test_session_retries_lost_quota_request(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     bank.usage_store.is_cut = True
     await bank.clock.advance(20)
@@ -279,7 +279,7 @@ async def test_session_whose_question_was_lost_asks_again(bank: Bank) -> None:
     assert 60_000 <= bank.used(MINUTE)[0] <= 62_000
 
 
-async def test_what_is_spent_during_an_outage_is_booked_afterwards(bank: Bank) -> None:
+async def test_usage_during_outage_is_booked_afterwards(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     bank.usage_store.is_cut = True
     await bank.clock.advance(50)

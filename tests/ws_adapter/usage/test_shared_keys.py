@@ -54,7 +54,9 @@ async def until_status(stage: Stage, headers: dict[str, str], status: int) -> No
             await asyncio.sleep(0.01)
 
 
-async def test_keys_of_redis_let_in_also_after_a_change(redis_server: RedisServer, keys: KeyFile) -> None:
+async def test_keys_from_redis_are_valid_before_and_after_change(
+    redis_server: RedisServer, keys: KeyFile
+) -> None:
     async with served(redis_server, keys) as stage:
         assert await status_of(stage, keys.bearer("alice")) == 200
         assert await status_of(stage, {"Authorization": "Bearer ak_invented"}) == 401
@@ -75,7 +77,7 @@ async def test_session_of_a_key_that_is_withdrawn_ends(redis_server: RedisServer
             assert (await client.end())[1] == 3000
 
 
-async def test_nobody_is_let_in_before_the_keys_are_known(redis_server: RedisServer, keys: KeyFile) -> None:
+async def test_requests_before_keys_are_loaded_get_503(redis_server: RedisServer, keys: KeyFile) -> None:
     async with served(redis_server) as stage:
         assert await status_of(stage, keys.bearer("alice")) == 503
         assert await status_of(stage, {"Authorization": "Bearer ak_invented"}) == 503

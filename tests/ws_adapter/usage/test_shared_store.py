@@ -57,7 +57,7 @@ async def test_spent_is_booked_beyond_the_quota_and_a_slice_is_given_back(redis_
         assert (await take(usage_store, want_ms=5000)).ms == 2000
 
 
-async def test_call_whose_answer_was_lost_is_booked_once(redis_server: RedisServer) -> None:
+async def test_unanswered_call_is_booked_once(redis_server: RedisServer) -> None:
     async with book_of(redis_server.url, "one") as (usage_store, line):
         await take(usage_store, want_ms=1000)
         line.loses_answers = 3
@@ -65,7 +65,7 @@ async def test_call_whose_answer_was_lost_is_booked_once(redis_server: RedisServ
         assert (await take(usage_store, want_ms=60_000)).ms == 39_000
 
 
-async def test_what_is_taken_while_redis_is_away_is_booked_when_it_is_back(redis_server: RedisServer) -> None:
+async def test_quota_taken_during_redis_outage_is_booked_after_it(redis_server: RedisServer) -> None:
     async with book_of(redis_server.url, "one") as (usage_store, line):
         line.is_cut = True
         answer = usage_store.take(Take(ACCOUNT, QUOTA, spent_ms=30_000))

@@ -63,7 +63,7 @@ def test_scanner_stream_cut_anywhere_finds_every_frame_and_message(longest: int)
     assert scanner.unfinished == 0
 
 
-def test_scanner_head_is_told_before_what_is_behind_it() -> None:
+def test_scanner_yields_head_before_scanning_next_frame() -> None:
     first, second = frame(b"first"), frame(b"second", Opcode.BINARY)
 
     heads = FrameScanner().scan(first + second)

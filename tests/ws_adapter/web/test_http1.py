@@ -114,7 +114,7 @@ NO_REQUESTS = [
 ]
 
 
-async def test_body_to_every_sort_of_path_and_what_is_no_request_are_told_so() -> None:
+async def test_body_to_any_path_and_malformed_request_get_their_status() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         for target, method, status, allowed in TARGETS:
             request = f"{method} {target} HTTP/1.1\r\nHost: x\r\n".encode() + BODIES["sized"]
@@ -148,7 +148,7 @@ async def poured(writer: asyncio.StreamWriter) -> int:
         return sent
 
 
-async def test_body_without_end_is_cut_off_and_counts_for_nobody_else() -> None:
+async def test_endless_body_is_cut_off_and_blocks_no_session() -> None:
     """Attack: its sender neither reads nor stops. What is read is bounded, and thrown away as it comes."""
     async with running_worker(ScriptedEngine(listen())) as worker:
         async with running_adapter(worker.address, max_inflight_mib=4) as stage, stage.client() as neighbour:

@@ -177,7 +177,7 @@ def test_call_id_is_refused_by_name(query: str) -> None:
     assert found.verdict.message.startswith("call_id: ")
 
 
-def test_client_secret_for_what_nobody_serves_is_refused_in_openais_words() -> None:
+def test_client_secret_for_unserved_transcription_gets_openai_error() -> None:
     refusal = select("/v1/realtime", [], Mode.VIDEO, DUPLEX, WRITES)
 
     assert isinstance(refusal, Misdirected)
@@ -189,7 +189,7 @@ def test_whether_a_worker_sees_is_its_own_affair() -> None:
     assert select("/ws/duplex", (), Mode.VIDEO, {Mode.AUDIO}) == BARE_DUPLEX
 
 
-def test_without_a_worker_a_client_may_wait_and_who_wants_a_transcription_comes_back() -> None:
+def test_client_without_worker_may_queue_and_transcription_must_retry() -> None:
     for target in ("/v1/realtime?mode=chat", "/ws/chat", "/ws/duplex", "/v1/realtime"):
         assert isinstance(select(target, (), Mode.VIDEO, None), Selection)
     for target in ("/v1/transcription", "/v1/realtime?mode=transcription"):
@@ -223,7 +223,7 @@ def test_no_websocket_elsewhere(target: str) -> None:
     assert find_page(target) is None
 
 
-def test_no_websocket_at_pages_and_where_nobody_transcribes() -> None:
+def test_pages_and_unserved_transcription_have_no_websocket() -> None:
     assert select("/v1/transcription", [], Mode.VIDEO, DUPLEX) is None
     pages = {"": "index.html", "/": "index.html", "/?x=1": "index.html", "/page/client/a.js": "client/a.js"}
     for target, file in pages.items():
@@ -260,7 +260,7 @@ async def test_refusals_come_after_the_upgrade_in_their_own_words_and_404_elsewh
             assert json.loads(refused.value.response.body)["error"]["code"] == "not_found"
 
 
-async def test_slot_is_told_in_the_words_of_the_dialect_and_not_where_one_was_free_for_bare_duplex() -> None:
+async def test_slot_event_uses_dialect_name_and_bare_duplex_omits_it() -> None:
     async with (
         running_worker(ScriptedEngine(listen(), slots=1), slots=1) as worker,
         running_adapter(worker.address) as stage,

@@ -105,7 +105,7 @@ async def test_client_that_stops_reading_loses_its_session_over_tls_too(authorit
                 client.vanish()
 
 
-async def test_pages_and_refusals_over_tls_and_the_page_is_told_the_port(authority: Authority) -> None:
+async def test_tls_serves_pages_and_rejections_and_page_shows_port(authority: Authority) -> None:
     async with secured(authority) as stage:
         host, port = stage.tls_address.removeprefix("https://").split(":")
         assert (await stage.request("/page/about.json"))[2]["tls_port"] == int(port)
@@ -201,7 +201,7 @@ async def test_adapter_without_its_certificate_does_not_start(
     assert capsys.readouterr().err.startswith(f"Cannot read {tmp_path / 'none'} for TLS")
 
 
-async def test_tls_port_in_use_is_told(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_tls_port_in_use_is_reported(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

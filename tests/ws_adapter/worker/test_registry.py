@@ -201,7 +201,7 @@ async def test_uploads_find_their_way_back_to_the_same_worker() -> None:
         await until(lambda: len(led) >= 5 and registry.channel(target, Kind.CHAT) is uploading)
 
 
-async def test_worker_without_streams_is_offered_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_without_free_streams_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "ASK_TIMEOUT_S", 0.2)
     limited(monkeypatch, streams=1)
     async with running_worker(ScriptedEngine(listen())) as one, registry_of(one.address) as registry:

@@ -152,7 +152,7 @@ def unattached() -> tuple[SessionStreams, list[Signal]]:
     return SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ()), heard
 
 
-async def test_what_a_unit_says_waits_for_the_answer_to_its_input() -> None:
+async def test_unit_output_is_held_until_its_prefill_is_answered() -> None:
     """They come on two calls, of which either may be read first."""
     streams, heard = unattached()
     done = pb.UnitDone(end=pb.UNIT_END_TURN)
@@ -287,7 +287,7 @@ async def test_session_beyond_the_calls_that_fit_waits_for_another(monkeypatch: 
         await second.ended()
 
 
-async def test_worker_that_dies_is_told_once() -> None:
+async def test_dead_worker_is_reported_once() -> None:
     engine = ScriptedEngine(hang("generate"))
     async with worker(engine) as (caller, running):
         streams = await caller.begin()
@@ -424,7 +424,7 @@ def test_parts_of_a_prefill_are_the_message(run: RunUnit) -> None:
     assert message.duplex.max_slice_nums == (2 if run.frames else 0)
 
 
-async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
+async def test_rewind_is_answered_after_earlier_output() -> None:
     engine = ScriptedEngine(speak("Hello"), info=EVERYTHING)
     async with worker(engine) as (caller, _):
         streams = await caller.begin()
@@ -445,7 +445,7 @@ async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
         ]
 
 
-async def test_answer_to_a_rewind_waits_behind_a_unit_whose_input_is_not_answered() -> None:
+async def test_rewind_answer_is_held_until_pending_prefill_is_answered() -> None:
     streams, heard = unattached()
     streams._on_generate(pb.GenerateResponse(unit=2, text=pb.TextDelta(text="Hello")))
     streams._on_generate(pb.GenerateResponse(unit=1, rewound=pb.UnitsRewound(rewound_units=1)))

@@ -24,7 +24,7 @@ def pieces(rng: random.Random) -> list[Piece]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_answer_that_is_begun_again_and_again_is_told_once(seed: int) -> None:
+def test_answer_restarted_repeatedly_is_sent_once(seed: int) -> None:
     rng, told = random.Random(seed), SentOutput(True)
     heard: list[Piece] = []
     for _ in range(4):

@@ -117,7 +117,7 @@ def test_a_crowd_sees_what_each_would_see_alone(
 
 
 @pytest.mark.usefixtures("way")
-def test_what_is_no_number_in_one_context_is_felt_there_alone() -> None:
+def test_nan_in_one_context_leaves_other_contexts_unchanged() -> None:
     torch.manual_seed(0)
     model = qwen3()
     alone = copy.deepcopy(model)

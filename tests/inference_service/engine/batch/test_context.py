@@ -142,7 +142,7 @@ def test_nothing_is_dropped_while_tokens_are_pending(decoder: PackedDecoder) -> 
     assert context.slide() == 1
 
 
-def test_going_back_forgets_a_unit_whatever_it_left_in_the_slot(decoder: PackedDecoder) -> None:
+def test_rewind_discards_unit_with_nan_in_its_slot(decoder: PackedDecoder) -> None:
     spoiled, spared = opened(decoder), opened(decoder, slot=1)
     unit(spoiled, 6)
     unit(spared, 6)

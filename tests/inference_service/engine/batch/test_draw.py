@@ -168,7 +168,7 @@ def test_score_that_is_no_number_poisons_the_decision(
     assert (one.history.tolist(), one.noise.drawn) == ([5], 0)
 
 
-def test_a_decision_uses_up_as_many_random_numbers_whatever_it_is() -> None:
+def test_every_decision_draws_same_number_of_random_numbers() -> None:
     one = sampler()
     for number, given in enumerate([GREEDY, PLAIN, with_(PLAIN, temperature=2.0), GREEDY], 1):
         decide(one, scores(chunk_eos=3.0), given)

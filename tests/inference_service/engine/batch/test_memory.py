@@ -64,13 +64,13 @@ def group(folder: str, limit: str, used: int = 0, stat: str = "") -> dict[str, s
     ],
     ids=["host", "container", "group above", "version 1"],
 )
-def test_what_a_limit_leaves_of_the_hosts_memory_counts(
+def test_free_host_memory_respects_cgroup_limits(
     tmp_path: Path, groups: str, files: dict[str, str], free: int
 ) -> None:
     assert free_bytes(CPU, machine(tmp_path, groups, files)) == free * MIB
 
 
-def test_a_machine_that_tells_nothing_has_no_known_memory(tmp_path: Path) -> None:
+def test_free_memory_without_host_information_is_unknown(tmp_path: Path) -> None:
     assert free_bytes(CPU, tmp_path) is None
 
 
@@ -82,14 +82,14 @@ def measured_and_told(module: str) -> tuple[int, int]:
 
 
 @pytest.mark.long
-def test_a_forward_takes_no_more_than_is_told() -> None:
+def test_forward_memory_stays_within_reported_peak() -> None:
     measured, told = measured_and_told("peak")
     assert told / 3 < measured <= told
 
 
 @long
 @pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
-def test_kernels_take_no_more_than_is_told() -> None:
+def test_kernel_memory_stays_within_reported_amount() -> None:
     """Whatever numbers of rows come, in a process of its own, in which other things may grow too."""
     found = []
     for _ in range(3):
@@ -100,13 +100,13 @@ def test_kernels_take_no_more_than_is_told() -> None:
     assert told / 3 < min(found) <= told
 
 
-def test_where_attention_makes_scores_these_count(tmp_path: Path) -> None:
+def test_attention_scores_count_towards_forward_memory(tmp_path: Path) -> None:
     folder = tiny_causal.save(tmp_path / "tiny")
     host, device = (table.footprint(folder, where, 256, "float32").working for where in (CPU, CUDA))
     assert device["forward"] > host["forward"] + 4 * 256 * 256
 
 
-def test_as_many_slots_fit_as_are_told() -> None:
+def test_slots_within_memory_match_reported_states() -> None:
     told = footprint.Footprint({"all": 7}, {"context": 10}, {"voice": 3}, {"forward": 25}, {"vocoder": 4})
     for slots in range(1, 50):
         assert told.slots_within(told.states(slots)) == slots

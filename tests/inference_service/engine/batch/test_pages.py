@@ -13,7 +13,7 @@ def test_pages_of_a_slot_hold_its_rows_wherever_they_begin() -> None:
             assert slot_pages(capacity) * PAGE >= offset + capacity
 
 
-def test_what_is_taken_in_turn_lies_side_by_side() -> None:
+def test_pages_taken_in_sequence_are_adjacent() -> None:
     pool = PagePool(32)
     first, _ = pool.take(0)
     other, _ = pool.take(20)
@@ -77,7 +77,7 @@ def test_all_pages_in_use_are_a_memory_error_and_nothing_is_lost() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_flood_of_prefixes_evicts_only_what_nobody_uses(seed: int) -> None:
+def test_flood_of_prefixes_evicts_only_unused_pages(seed: int) -> None:
     rng, pool = random.Random(seed), PagePool(40)
     kept: list[tuple[int, bytes]] = []
     for number in range(4):
@@ -134,7 +134,7 @@ def test_eviction_for_a_tenant_without_idle_pages_takes_the_oldest_of_others() -
     assert known(pool, b"w1", b"w2") == [b"w2"]
 
 
-def test_eviction_takes_stale_pages_first_whoever_published_them() -> None:
+def test_eviction_takes_stale_pages_of_any_tenant_first() -> None:
     """Tenants that never come back do not fill the cache for good."""
     now = 0.0
     pool = PagePool(3, clock=lambda: now)

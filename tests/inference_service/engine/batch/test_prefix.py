@@ -53,7 +53,7 @@ def begin(context: Context, prompt: Tensor) -> tuple[int, Tensor]:
     return len(waiting), hidden[-1]
 
 
-def test_second_session_feeds_only_what_is_new_and_the_row_that_is_decided_from(
+def test_session_with_prefix_cache_hit_feeds_only_new_rows_and_last_page(
     decoder: PackedDecoder,
 ) -> None:
     first, second, third = (Context(decoder, slot, NONE, CAPACITY) for slot in range(3))
@@ -65,9 +65,7 @@ def test_second_session_feeds_only_what_is_new_and_the_row_that_is_decided_from(
 
 
 @pytest.mark.parametrize("company", [False, True])
-def test_context_with_a_found_prefix_computes_what_it_would_alone(
-    decoder: PackedDecoder, company: bool
-) -> None:
+def test_context_with_prefix_cache_hit_computes_as_when_alone(decoder: PackedDecoder, company: bool) -> None:
     contexts = [Context(decoder, slot, NONE, CAPACITY) for slot in range(3)]
     last = [begin(context, rows(PROMPT))[1] for context in contexts]
     alone = Context(PackedDecoder(decoder.backbone, 1, CAPACITY), 0, NONE, CAPACITY)

@@ -16,7 +16,7 @@ REACH, SLACK = 7, 9
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_see_what_they_would_in_one_pass(seed: int) -> None:
+def test_rows_of_rolling_context_compute_as_in_one_pass(seed: int) -> None:
     torch.manual_seed(seed)
     rng = random.Random(seed)
     decoder = PackedDecoder(mistral(), 2, REACH + SLACK)

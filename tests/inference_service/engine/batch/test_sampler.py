@@ -63,9 +63,7 @@ def test_without_temperature_the_likeliest_is_taken_after_penalties(
 
 @each_way
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_more(
-    bad: float, way: Way
-) -> None:
+def test_greedy_draws_in_plain_and_general_batches_agree(bad: float, way: Way) -> None:
     scores, plain = torch.randn(3, 300), drawn_by(GREEDY, Noise(1))
     scores[1] = bad
     scores[2, [7, 9]] = 50.0
@@ -77,7 +75,7 @@ def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_
 
 
 @pytest.mark.parametrize("width", [64, 500])
-def test_the_likeliest_come_first_and_what_is_no_number_before_them(width: int) -> None:
+def test_ranked_scores_put_nan_first_and_then_likeliest(width: int) -> None:
     scores = torch.randn(4, 500, generator=torch.Generator().manual_seed(1))
     scores[1, 70], scores[2, 30], scores[3, :440] = torch.nan, torch.inf, -torch.inf
     expected = scores.topk(width, dim=1)
@@ -128,7 +126,7 @@ def test_scores_that_are_no_numbers_give_none(bad: float, way: Way) -> None:
 
 
 @each_way
-def test_where_nothing_is_allowed_there_is_none(way: Way) -> None:
+def test_draw_without_allowed_tokens_returns_none(way: Way) -> None:
     assert chosen(torch.full((4,), -torch.inf), drawn_by(GREEDY, Noise(0)), way) is None
     everything = drawn_by(Sampling(), Noise(0), forbidden=torch.arange(4))
     assert chosen(SCORES, everything, way) is None
@@ -253,7 +251,7 @@ def batches(draw: st.DrawFn) -> list[tuple[list[float], Draw]]:
 
 @settings(deadline=None, max_examples=examples(200))
 @given(batches())
-def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[float], Draw]]) -> None:
+def test_each_row_of_batch_draws_same_token_as_alone(batch: list[tuple[list[float], Draw]]) -> None:
     draws = [draw for _, draw in batch]
     for way in WAYS:
         together = way(torch.tensor([scores for scores, _ in batch], dtype=torch.float32), draws)
@@ -269,7 +267,7 @@ def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[floa
 @settings(deadline=None, max_examples=300)
 @given(batches(), st.sampled_from([None, 5, 2**31 - 7]))
 @pytest.mark.long
-def test_what_is_compiled_draws_what_numpy_does(
+def test_compiled_sampler_draws_same_tokens_as_numpy(
     batch: list[tuple[list[float], Draw]], allowed: int | None
 ) -> None:
     """Also where the numbers of both fall close together, and of the reference's rules."""
@@ -328,7 +326,7 @@ def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling
 
 
 @each_way
-def test_what_is_tested_first_comes_as_often_as_the_model_would_have_it(way: Way) -> None:
+def test_first_tested_token_is_drawn_with_model_probability(way: Way) -> None:
     scores = torch.tensor([2.0, 1.0, 0.0])
     draws = [
         Draw(0.1, 1, 1.0, Noise(seed).ahead(2), first=1, forbidden=torch.tensor([1])) for seed in range(4000)

@@ -77,7 +77,7 @@ def test_units_go_by_slack_and_other_work_by_age_of_which_neither_prompts_nor_an
                 assert not [r for r in alike if r.arrival > older.arrival and r.session in got]
 
 
-def test_long_prompt_is_split_over_ticks_and_a_unit_makes_progress_whatever_the_budget() -> None:
+def test_long_prompt_is_chunked_and_due_unit_progresses_without_budget() -> None:
     request = Request(session=3, tokens=100, arrival=0.0, decoding=False)
     assert schedule([request], 40, 40) == [Grant(3, 40)]
     assert schedule([replace(request, due=1.0)], 0, 0) == [Grant(3, 1)]

@@ -193,7 +193,7 @@ def turn(by: Speaker, slot: int, temperature: float = 0.8) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_how_many_codes_a_step_has_changes_none_of_them(temperature: float) -> None:
+def test_number_of_codes_per_step_changes_no_code(temperature: float) -> None:
     by = speaker(**RULES)
     said = []
     for by.at_once in (1, 5, 7, 40):

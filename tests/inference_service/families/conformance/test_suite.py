@@ -67,7 +67,7 @@ def require_same(guest: Guest, own: Guest) -> None:
 
 @pytest.mark.parametrize("by_rows", [True, False], ids=["as on a CPU", "as on a GPU"])
 @pytest.mark.sample("*as on a CPU")
-def test_session_is_told_in_a_crowd_what_it_is_told_alone(
+def test_session_in_crowd_answers_as_when_alone(
     runtime: Runtime, by_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crowd = guests(runtime.info, 1, 6)

@@ -181,7 +181,7 @@ def test_a_state_takes_the_same_memory_from_begin_to_end(ear: Ear) -> None:
     assert size == 2 * config.layers * config.width * CAPACITY * torch.float32.itemsize
 
 
-def test_what_a_stream_heard_before_its_state_is_never_heard(ear: Ear) -> None:
+def test_initial_state_with_dirty_cache_encodes_as_clean(ear: Ear) -> None:
     """A state's memory is not cleared, and need not be."""
     mel = torch.from_numpy(StreamingMel().feed(second(0)))
     clean, dirty = ear.initial_state(), ear.initial_state()
@@ -190,7 +190,7 @@ def test_what_a_stream_heard_before_its_state_is_never_heard(ear: Ear) -> None:
     assert torch.equal(ear.encode([mel], [clean])[0][0], ear.encode([mel], [dirty])[0][0])
 
 
-def test_what_comes_next_leaves_the_given_state_as_it_was(ear: Ear) -> None:
+def test_encode_leaves_given_state_unchanged(ear: Ear) -> None:
     mel = StreamingMel()
     _, (first,) = ear.encode([torch.from_numpy(mel.feed(second(0)))], [ear.initial_state()])
     kept = first.cache[..., : first.length, :].clone()
@@ -234,7 +234,7 @@ def test_captured_ear_hears_the_recorded_stream(captured: Ear) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
-def test_captured_ear_hears_in_company_what_it_hears_alone(ear: Ear, captured: Ear, seed: int) -> None:
+def test_captured_encoder_batch_matches_uncaptured_encoder(ear: Ear, captured: Ear, seed: int) -> None:
     """Streams come, go, and take places that others had, in which nothing is left of these."""
     rng = random.Random(seed)
     present: list[tuple[Listener, Listener]] = []

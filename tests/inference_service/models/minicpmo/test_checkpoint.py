@@ -97,7 +97,7 @@ def test_bfloat16_is_for_weights_alone(folder: Path, loaded: MiniCPMOCheckpoint)
     assert torch.equal(model.state_dict()[HEAD], expected), "folded before it is rounded"
 
 
-def test_weights_stored_in_bfloat16_become_what_is_asked_for(folder: Path) -> None:
+def test_bfloat16_weights_are_converted_to_requested_dtype(folder: Path) -> None:
     published.change_weights(folder, lambda t: t.update({k: v.to(torch.bfloat16) for k, v in t.items()}))
     model = loaded_from(folder).model
     assert {it.dtype for it in model.parameters()} == {torch.float32}

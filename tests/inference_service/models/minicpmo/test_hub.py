@@ -77,7 +77,7 @@ def test_a_name_that_the_hub_does_not_have_is_refused(tmp_path: Path) -> None:
     assert "'nobody/nothing' is no folder here, and the Hugging Face hub refuses it (404)." in done.stderr
 
 
-def test_what_was_downloaded_before_is_found_without_a_hub(tmp_path: Path) -> None:
+def test_cached_snapshot_is_found_offline(tmp_path: Path) -> None:
     """In the cache's own layout."""
     cached = tmp_path / "hub/hub/models--openbmb--MiniCPM-o-4_5"
     snapshot = published.write(cached / "snapshots/0123456789abcdef0123456789abcdef01234567")

@@ -152,7 +152,7 @@ def test_recorded_reference_is_reproduced() -> None:
     np.testing.assert_allclose(mel, golden.tensors("audio")["ref.mel"], rtol=0, atol=LIMIT)
 
 
-def test_a_clip_is_normalised_for_itself_whatever_streams_heard() -> None:
+def test_clip_normalisation_is_independent_of_streams() -> None:
     """The reference keeps the mode of the last stream, here a short one, in an extractor that all share."""
     pcm = random_loudness(4, 20)
     (before,) = clip_mels(pcm)

@@ -90,7 +90,7 @@ def test_tone_is_the_same_at_another_rate(from_hz: int, to_hz: int) -> None:
     assert float((changed - expected)[200:-200].abs().max()) < 2e-3
 
 
-def test_what_the_lower_rate_cannot_hold_is_gone_and_the_same_rate_is_untouched() -> None:
+def test_resampling_removes_aliases_and_skips_equal_rates() -> None:
     time = torch.arange(48_000, dtype=torch.float64) / 48_000
     tone = torch.sin(2 * torch.pi * 12_000 * time).float()
     assert float(features.resampled(tone, 48_000, 16_000)[200:-200].abs().max()) < 0.02

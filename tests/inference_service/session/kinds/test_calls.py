@@ -48,7 +48,7 @@ def open_chat(chats: Chats) -> Iterator[Callable[..., Chat]]:
 
 
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
-def test_a_required_call_is_valid_whatever_the_weights(open_chat: Callable[..., Chat], seed: int) -> None:
+def test_required_call_with_random_weights_is_valid(open_chat: Callable[..., Chat], seed: int) -> None:
     told = open_chat(seed=seed).ask("Weather?", tools=required())
     ((name, arguments, complete),) = told.calls
     assert (name, complete) == ("weather", True)
@@ -147,7 +147,7 @@ def chat(folders: Callable[[str], Path]) -> Iterator[Chat]:
     chats.close()
 
 
-def test_a_call_is_told_apart_from_the_text_before_it(chat: Chat) -> None:
+def test_call_is_separated_from_preceding_text(chat: Chat) -> None:
     told = chat.say("Let me look." + CALL).ask("Weather?", tools=AUTO)
     assert told.text == "Let me look."
     assert told.calls == [("weather", BERN, True)]

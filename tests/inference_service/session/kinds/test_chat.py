@@ -289,7 +289,7 @@ def test_last_token_allowed_is_said_too() -> None:
     assert chat.speak().done.finish is Finish.LENGTH
 
 
-def test_what_a_stop_string_holds_back_is_not_said() -> None:
+def test_text_held_back_by_stop_string_is_not_spoken() -> None:
     chat = Exchange()
     chat.hear(speaks=True)
     chat.generate(UnitOverrides(stop=(" two",)))

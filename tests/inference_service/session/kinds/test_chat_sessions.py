@@ -192,7 +192,7 @@ def test_picture_is_seen_and_clip_heard(chat: Chatter, parts: tuple[Picture | Cl
     assert float((first - second).abs().max()) > 1e-3
 
 
-def test_usage_and_slices_are_told_with_the_prompt(chat: Chatter) -> None:
+def test_prefilled_event_carries_usage_and_vision_slices(chat: Chatter) -> None:
     told = chat.ask("What?", PICTURE, clip(2), PICTURE)
     (heard,) = [event for event in told if isinstance(event, Prefilled)]
     assert (heard.vision_slices, heard.usage.input_vision_tokens) == (2, 2 * tiny.PICTURE_TOKENS)

@@ -240,7 +240,7 @@ def test_cancel_before_the_unit_is_generated(talk: Talk, comes_first: bool) -> N
     assert_heard_but_not_spoken(talk)
 
 
-def test_cancel_while_deciding_stops_at_the_next_step_and_keeps_what_was_fed(talk: Talk) -> None:
+def test_cancel_during_decision_stops_at_next_step_and_keeps_context(talk: Talk) -> None:
     begin(talk, talk.special.speak, *talk.encode(" I"))
     before = talk.conversation.context.tokens
     talk.conversation.queue.cancel(1)
@@ -441,7 +441,7 @@ def test_unit_that_comes_when_the_context_is_full_is_answered_but_not_heard() ->
     assert closed.context_tokens == tokens
 
 
-def test_window_keeps_the_context_from_being_full_and_tells_what_it_dropped() -> None:
+def test_window_bounds_context_and_reports_dropped_units() -> None:
     talk = Talk(window=Window(WindowMode.BASIC, high_tokens=PROMPT + 60, low_tokens=PROMPT + 30), limit=200)
     said = [talk.unit(talk.special.listen) for _ in range(30)]
     assert {unit.done.end for unit in said} == {End.LISTEN}
@@ -450,7 +450,7 @@ def test_window_keeps_the_context_from_being_full_and_tells_what_it_dropped() ->
     assert [unit.done.usage.input_text_tokens for unit in said] == [1] + [3] * 29
 
 
-def test_seed_of_a_unit_decides_its_draws_whatever_came_before() -> None:
+def test_unit_seed_fixes_draws_regardless_of_earlier_draws() -> None:
     generator = torch.Generator().manual_seed(7)
     scores = torch.randn(12, VOCABULARY, generator=generator)
 

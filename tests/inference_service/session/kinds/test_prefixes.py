@@ -248,7 +248,7 @@ def _common(stage: Stage, one: str, other: str) -> int:
 
 
 @pytest.mark.parametrize("seed", seeds(0, 1))
-def test_flood_of_prompts_takes_nothing_from_those_who_talk(stage: Stage, seed: int) -> None:
+def test_prompt_flood_leaves_resident_session_output_unchanged(stage: Stage, seed: int) -> None:
     rng = random.Random(seed)
     resident = Guest(duplex(), [(second(i), UnitOverrides()) for i in range(3)])
     alone = tokens(Stage().play(0, duplex(), *(second(i) for i in range(3))))

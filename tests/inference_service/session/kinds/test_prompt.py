@@ -140,7 +140,9 @@ def test_prompt_that_leaves_no_room_is_refused_with_its_length_and_the_limit() -
 
 
 @pytest.mark.parametrize("part", ["x" * 10_000_000, clip(410)])
-def test_what_can_never_fit_is_refused_untouched(part: str | Clip, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_prompt_is_refused_before_any_work(
+    part: str | Clip, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def worked(*_: object, **__: object) -> None:
         raise AssertionError("it was worked on")
 

@@ -93,7 +93,7 @@ def test_unit_that_was_heard_to_its_last_sample_stays(talker: Any, more: int) ->
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
 
 
-def test_what_everybody_heard_is_left_alone_and_nothing_is_fed(talker: Any) -> None:
+def test_rewind_of_fully_heard_answer_changes_nothing(talker: Any) -> None:
     back, going_on = spoken(talker(), 3), spoken(talker(), 3)
     before, is_open = back.session.context.tokens, back.session.turn_open
     assert back.rewind(4) == Rewound(4, before, 0)
@@ -151,7 +151,7 @@ def test_turn_that_was_cut_is_closed_and_the_next_words_begin_on_a_clean_voice(t
     assert back.ends[-1] in (End.CHUNK, End.TURN)
 
 
-def test_shipped_model_says_again_what_nobody_heard_and_only_then(talker: Any) -> None:
+def test_shipped_model_repeats_unheard_speech_only_after_rewind(talker: Any) -> None:
     """It was asked to count, and was cut short: to who heard nothing of it, it counts from the beginning."""
     question = recorded(next(path for path in RECORDINGS if path.stem == "counting"))
     seconds = -(-len(question) // 16_000)
@@ -280,7 +280,7 @@ def test_rewind_behind_a_window_that_has_slid_is_that_of_a_silent_session(talker
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
 
 
-def test_rewind_in_a_crowd_comes_to_what_it_comes_to_alone(talker: Any) -> None:
+def test_batched_rewind_equals_rewind_alone(talker: Any) -> None:
     alone, one, other = (spoken(talker(), 3) for _ in range(3))
     alone.rewind(2)
     for crowded in (one, other):
@@ -292,7 +292,7 @@ def test_rewind_in_a_crowd_comes_to_what_it_comes_to_alone(talker: Any) -> None:
     assert torch.allclose(other.after(), expected, atol=TOLERANCE)
 
 
-def test_neighbour_says_the_same_whatever_is_taken_back_beside_it(talker: Any) -> None:
+def test_neighbour_of_rewinding_session_answers_unchanged(talker: Any) -> None:
     quiet, beside = spoken(talker(), 4), spoken(talker(), 1)
     rewinding = spoken(talker(), 3)
     for _ in range(3):
@@ -343,7 +343,7 @@ def test_bad_numbers_on_the_way_end_this_session_alone(talker: Any, monkeypatch:
     assert torch.allclose(beside.after(), quiet.after(), atol=TOLERANCE)
 
 
-def test_nothing_of_what_was_taken_back_is_left_in_the_pages(talker: Any) -> None:
+def test_rewound_speech_is_cleared_from_kv_pages(talker: Any) -> None:
     back, silent = spoken(talker(), 4), listened(talker(), 0, 4)
     cache = back.where.language.cache
     canary = cache.held(0, back.session.context.prompt, back.session.context.length)[0].clone()

@@ -53,14 +53,14 @@ GREET = StandaloneText(TextPurpose.COMMENTARY, "Greet the user by name.")
 
 
 @pytest.mark.parametrize("is_forced", [False, True])
-def test_model_speaks_of_what_it_is_told_to_unless_it_has_to_listen(talker: Any, is_forced: bool) -> None:
+def test_model_answers_text_unless_forced_to_listen(talker: Any, is_forced: bool) -> None:
     one = talker()
     one.unit(texts=(GREET,), force_listen=is_forced)
     assert one.ends[-1] in ((End.LISTEN,) if is_forced else (End.CHUNK, End.TURN))
 
 
 @pytest.mark.parametrize("text", [NOTE, ORDER])
-def test_what_was_read_decides_what_comes_later(talker: Any, text: StandaloneText) -> None:
+def test_text_content_changes_later_state(talker: Any, text: StandaloneText) -> None:
     ignorant, one, other = talker(), talker(), talker()
     ignorant.unit(force_listen=True)
     one.unit(force_listen=True, texts=(text,))
@@ -157,7 +157,7 @@ def test_neighbour_never_sees_a_text(talker: Any) -> None:
     assert not torch.allclose(reader.after(), expected, atol=100 * TOLERANCE)
 
 
-def test_what_was_read_stays_read_when_what_was_said_is_taken_back(talker: Any) -> None:
+def test_rewind_of_answer_keeps_text_in_context(talker: Any) -> None:
     def conversation(*, silent: bool, texts: tuple[StandaloneText, ...] = (NOTE,)) -> Talker:
         one: Talker = talker()
         one.unit(force_listen=silent)

@@ -142,7 +142,7 @@ def test_a_new_utterance_begins_after_the_prompt(stage: Stage, greedy: Any) -> N
     assert said.done.usage.cached_tokens == len(prompt), "the prompt is not computed again"
 
 
-def test_a_cancel_stops_at_the_next_token_and_keeps_what_was_fed(stage: Stage, greedy: Any) -> None:
+def test_cancel_stops_at_next_token_and_keeps_fed_tokens(stage: Stage, greedy: Any) -> None:
     player = stage.open(replace(GREEDY, max_new_tokens=50))
     number = player.send([A, B])
     stage.run(until=lambda: len(player.said(number).ids) == 3)

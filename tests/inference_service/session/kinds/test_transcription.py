@@ -268,7 +268,7 @@ def test_cancel_stops_at_the_next_decision(runtime: DuplexRuntime) -> None:
     assert one.done(unit).usage.input_audio_tokens == 2 * SECOND
 
 
-def test_sound_that_is_no_number_fails_its_unit_and_nobody_else(runtime: DuplexRuntime) -> None:
+def test_nan_audio_fails_only_its_unit(runtime: DuplexRuntime) -> None:
     sound = noise(6, 2.5)
     alone = writer(runtime).write(sound).token_ids
     one, other = writer(runtime), writer(runtime, slot=1)

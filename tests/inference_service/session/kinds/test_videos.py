@@ -131,7 +131,7 @@ def test_silent_video_is_its_frames_alone(dialogue: Dialogue) -> None:
     assert [type(it) for it in got if not isinstance(it, Words)] == [PromptPicture, PromptPicture]
 
 
-def test_sound_that_ends_before_the_pictures_leaves_out_what_is_not_there() -> None:
+def test_video_with_short_audio_omits_missing_sound() -> None:
     got = passages(SPOKEN, Video(video(numbered(40), rate=10, sound=tone(0.9))), omni_mode=True)
     kinds = [type(it) for it in got if not isinstance(it, Words)]
     assert kinds == [PromptPicture, Sound, PromptPicture, PromptPicture, PromptPicture, Sound]

@@ -172,7 +172,7 @@ def send(client: Client, number: int, *frames: bytes, seed: int | None = None) -
     client.session.finalize(number)
 
 
-def test_what_is_seen_changes_what_is_said(rig: Rig) -> None:
+def test_different_pictures_change_answer(rig: Rig) -> None:
     said = []
     for frames in ((), (jpeg("red", "circle"),), (jpeg("blue", "square"),)):
         client = rig.open(seed=5)
@@ -208,7 +208,7 @@ def _spoken(client: Client, unit: int) -> list[tuple[str, tuple[int, ...]]]:
     return [(e.text, e.token_ids) for e in client.events if isinstance(e, Piece) and e.unit == unit]
 
 
-def test_session_with_pictures_says_in_a_crowd_what_it_says_alone(rig: Rig) -> None:
+def test_concurrent_sessions_with_pictures_answer_as_if_alone(rig: Rig) -> None:
     def play(together: bool) -> list[list[object]]:
         rng = np.random.default_rng(2)
         pictures = [[jpeg(c, s)] for c in ("red", "green") for s in ("circle", "square")]

@@ -98,7 +98,7 @@ def test_settings(silent: Jar) -> None:
     assert not silent.turn.speaks
 
 
-def test_what_is_not_honoured_is_reported() -> None:
+def test_unsupported_session_fields_are_reported() -> None:
     config = {"top_k": 5, "generate_audio": True, "max_slice_nums": 2, "oddity": 1, "top_p": None}
     created = Jar().activate(
         {"config": config, "tools": [{}], "voice": {"ref_audio_base64": f32()}},
@@ -197,7 +197,7 @@ def test_reason_of_the_end(busy: Jar, end: UnitEnd, finish: Finish | None, reaso
     assert busy.closed is None
 
 
-def test_what_a_turn_asks_for_in_vain_is_reported(silent: Jar) -> None:
+def test_unsupported_turn_fields_are_reported(silent: Jar) -> None:
     silent.activate(speaks=False)
     silent.client(append(tts={"enabled": True, "mode": "omni", "ref_audio_data": f32()}))
     assert not silent.turn.speaks
@@ -261,7 +261,7 @@ def test_turn_has_its_slot_until_it_is_answered_and_the_next_one_takes_another(j
     assert jar.configured[0] == jar.configured[1]
 
 
-def test_later_turn_that_waits_is_told_so(jar: Jar) -> None:
+def test_later_turn_waiting_in_queue_gets_queue_events(jar: Jar) -> None:
     for _ in range(2):
         jar.client(append())
         jar.answer()
@@ -423,7 +423,7 @@ def test_client_or_server_that_ends(state: State) -> None:
         concluded(jar, 1012, "session.closed")
 
 
-def test_close_during_a_turn_answers_it_and_tells_what_the_session_used(busy: Jar) -> None:
+def test_close_during_turn_finishes_answer_and_reports_session_usage(busy: Jar) -> None:
     busy.answer()
     busy.client(append())
     busy.next_slot()

@@ -19,7 +19,7 @@ from ws_adapter.protocol.core.signals import CallDelta, Piece
 CLIP: Final = user({"type": "audio", "data": f32(0.5)}, {"type": "text", "text": "What is it?"})
 
 
-def test_answer_goes_on_behind_what_was_told_of_it() -> None:
+def test_moved_answer_continues_after_text_already_sent() -> None:
     chat = ChatJar()
     chat.ask(streaming=True)
     chat.prefilled()
@@ -52,7 +52,7 @@ def test_answer_that_is_sent_at_once_keeps_its_sound_and_its_calls() -> None:
         assert len(sound) > len(SPOKEN)
 
 
-def test_answer_whose_end_may_be_missing_is_there_until_its_client_has_it() -> None:
+def test_finished_answer_without_journal_closes_normally_after_move() -> None:
     chat = ChatJar()
     chat.ask(streaming=True)
     chat.prefilled()
@@ -97,7 +97,7 @@ def test_turns_that_wait_are_asked_as_before() -> None:
     assert asked[0] == asked[1]
 
 
-def test_turn_without_a_journal_is_asked_for_again_unless_something_of_it_was_told() -> None:
+def test_turn_without_journal_is_retried_unless_output_was_sent() -> None:
     chat = RealtimeChatJar()
     chat.activate()
     chat.client(append(CLIP, streaming=True))

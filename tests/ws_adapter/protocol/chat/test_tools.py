@@ -144,7 +144,7 @@ def refusal(jar: Jar, event: Event) -> str:
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_used_is_refused_by_its_field(dialect: Any, case: str) -> None:
+def test_invalid_tool_input_is_rejected_with_its_field(dialect: Any, case: str) -> None:
     make, ask, root = dialect
     messages, fields, path = BAD[case]
     jar = make()
@@ -160,7 +160,7 @@ def test_a_model_without_tools_is_asked_for_none_unless_no_worker_is_known(diale
     assert ran(dialect, catalogue=None, tools=[TIME]).turn.tools == (Tool("time"),)
 
 
-def test_a_call_is_told_piece_by_piece_in_realtime() -> None:
+def test_realtime_tool_call_is_streamed_in_deltas() -> None:
     jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[WEATHER])
     told = says(jar, Piece(1, "Let me look.", b""), *(Piece(1, "", b"", call=delta) for delta in BERN))
     *deltas, done = told
@@ -175,7 +175,7 @@ def test_a_call_is_told_piece_by_piece_in_realtime() -> None:
     assert done["tool_calls"] == [{**CALL, "id": "call_a"}]
 
 
-def test_a_call_is_told_piece_by_piece_on_a_request() -> None:
+def test_ws_chat_tool_call_is_streamed_in_deltas() -> None:
     jar = ran(DIALECTS["/ws/chat"], tools=[WEATHER])
     *chunks, done = says(jar, *(Piece(1, "", b"", call=delta) for delta in BERN))[1:]
     assert [chunk["type"] for chunk in chunks] == ["chunk"] * 4
@@ -193,7 +193,7 @@ def test_without_streaming_calls_come_at_the_end(dialect: Any) -> None:
     assert not any(event["type"] in ("chunk", "response.output.delta") for event in told)
 
 
-def test_what_was_called_can_be_fed_back(dialect: Any) -> None:
+def test_returned_tool_call_is_accepted_in_history(dialect: Any) -> None:
     first = ran(dialect, tools=[WEATHER])
     done = says(first, *(Piece(1, "", b"", call=delta) for delta in BERN))[-1]
     said = {"role": "assistant", "content": done["text"], "tool_calls": done["tool_calls"]}
@@ -212,14 +212,14 @@ def test_two_calls_are_apart_and_one_that_is_cut_off_is_none(dialect: Any) -> No
     assert "tool_calls" not in jar.done(finish=Finish.LENGTH)[0]
 
 
-def test_thoughts_are_told_apart() -> None:
+def test_thinking_is_sent_separately_from_text() -> None:
     jar = ran(DIALECTS["/v1/realtime?mode=chat"], enable_thinking=True)
     told = says(jar, Piece(1, "", b"", thinking="Hm."), Piece(1, "So.", b""))
     assert [(it["kind"], it["text"]) for it in told[:-1]] == [("thinking", "Hm."), ("text", "So.")]
     assert (told[-1]["text"], told[-1]["thinking"]) == ("So.", "Hm.")
 
 
-def test_what_the_worker_refuses_is_told_by_the_client_s_own_field() -> None:
+def test_worker_rejection_names_client_field() -> None:
     for field, param in (
         ("turn.tools[0].parameters_json", "input.tools[0].function.parameters"),
         ("turn.tool_choice", "input.tool_choice"),

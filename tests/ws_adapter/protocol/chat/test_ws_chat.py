@@ -274,7 +274,7 @@ def reported(**fields: Any) -> Any:
     return jar.sent[-1].get("unsupported_fields")
 
 
-def test_what_is_not_honoured_is_reported_by_its_public_path() -> None:
+def test_unsupported_fields_are_reported_by_public_path() -> None:
     deaf = {"ignored_fields": ("voice.speech_reference",)}
     voiceless = {"ignored_fields": ("voice.voice_id",)}
     mute = {"speaks": False}

@@ -105,7 +105,7 @@ def jar() -> Jar:
     return Jar()
 
 
-def test_turn_goes_to_a_worker_of_its_model_and_an_answer_cut_at_its_length_says_so(jar: Jar) -> None:
+def test_turn_uses_worker_of_its_model_and_truncation_gives_length_finish(jar: Jar) -> None:
     jar.start(seed=3, stop="x", max_tokens=5, temperature=0.0, tools=None)
     assert jar.first(TakeSlot).model == MODEL
     setup = jar.first(OpenWorkerSession).setup
@@ -116,7 +116,7 @@ def test_turn_goes_to_a_worker_of_its_model_and_an_answer_cut_at_its_length_says
     assert jar.choice["finish_reason"] == "length"
 
 
-def test_client_is_told_nothing_while_it_waits_and_a_whole_answer_is_one_object(jar: Jar) -> None:
+def test_queued_client_gets_no_event_and_complete_answer_is_one_object(jar: Jar) -> None:
     jar.ask()
     jar.do(jar.machine.queued(Place(1, 3.0, "ticket", 1, False)))
     jar.do(jar.machine.granted(0.0))
@@ -176,7 +176,7 @@ def test_spoken_answer_that_is_a_call_alone_has_no_audio(jar: Jar, stream: bool)
     assert told[-1]["finish_reason"] == "tool_calls"
 
 
-def test_calls_of_tools_are_told_whole_and_in_pieces() -> None:
+def test_tool_calls_are_sent_complete_or_in_deltas() -> None:
     whole, pieces = Jar(), Jar()
     whole.start(tools=[TOOL])
     whole.answer(*CALLS)
@@ -227,7 +227,7 @@ def test_worker_that_is_lost_or_cannot_speak_is_one_error(jar: Jar) -> None:
     assert (mute.status, mute.sent[0]["error"]["param"]) == (400, "modalities")
 
 
-def test_fault_that_the_worker_finds_is_told_by_the_field_of_the_client(jar: Jar) -> None:
+def test_worker_input_error_names_client_field(jar: Jar) -> None:
     url = {"url": "data:video/mp4;base64," + base64.b64encode(b"\0\0\0\x18ftypisom" + bytes(16)).decode()}
     jar.start(messages=[{"role": "user", "content": [{"type": "video_url", "video_url": url}]}])
     assert jar.first(RunTurn).turn.omni_mode

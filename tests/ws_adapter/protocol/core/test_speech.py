@@ -60,7 +60,7 @@ def test_starts_of_speech_and_stops_after_silence_take_turns_and_go_forward(scor
 
 
 @given(SCORES)
-def test_whoever_speaks_at_the_end_has_not_been_silent_for_long(scores: list[float]) -> None:
+def test_speech_at_end_implies_recent_score_over_threshold(scores: list[float]) -> None:
     listener = edges()
     found = listener.hear(scores)
     assert listener.speaks == (bool(found) and isinstance(found[-1], Started))

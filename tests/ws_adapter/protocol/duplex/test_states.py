@@ -46,7 +46,7 @@ def close_code(talk: Conversation) -> int | None:
     return talk.closed and talk.closed.code
 
 
-def test_waiting_is_told_once_and_then_updated() -> None:
+def test_first_queue_position_is_queued_event_and_later_one_is_update() -> None:
     talk = Conversation()
     first = talk.do(talk.dialect.queued(PLACE))
     second = talk.do(talk.dialect.queued(Place(1, 12.5, "ticket_5f0c9a17be42", 2, False)))
@@ -152,7 +152,7 @@ def test_held_input_does_not_age_while_it_waits() -> None:
     assert all("dropped" not in event["metrics"] for event in talk.sent[-5:])
 
 
-def test_held_input_is_bounded_and_what_is_dropped_is_counted() -> None:
+def test_held_input_is_bounded_and_dropped_units_are_counted() -> None:
     talk = in_state(State.QUEUED, max_waiting_units=4)
     talk.client(INIT)
     for number in range(6):
@@ -229,7 +229,7 @@ def test_session_limit_can_be_off() -> None:
     assert talk.wait(10_000) == []
 
 
-def test_idle_session_ends_only_when_somebody_waits() -> None:
+def test_idle_session_times_out_only_if_other_sessions_wait() -> None:
     talk = in_state(State.ACTIVE)
     assert talk.wait(200, others_wait=False) == []
     events = talk.wait(1.1, others_wait=True)

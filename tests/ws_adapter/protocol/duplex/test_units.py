@@ -170,7 +170,7 @@ def test_steady_stream_is_never_padded_by_a_little_jitter(piece: float) -> None:
     assert not any("padded_samples" in event.get("metrics", {}) for event in talk.sent)
 
 
-def test_what_a_stall_held_up_is_not_torn() -> None:
+def test_audio_burst_after_stall_forms_units_without_padding() -> None:
     """Nothing comes for 1.5 s, and then all of it at once, in appends of 20 ms."""
     talk = speaking()
     talk.wait(1.5)
@@ -404,7 +404,7 @@ def test_force_listen_of_a_dropped_unit_moves_to_the_next() -> None:
     assert [run.force_listen for run in talk.runs] == [False, False, True]
 
 
-def test_force_listen_stops_a_unit_of_whose_answer_nothing_was_sent() -> None:
+def test_force_listen_cancels_unit_and_drops_unsent_answer() -> None:
     talk = active()
     talk.client(append(3.0))
     talk.worker(Piece(1, "Seven", SPEECH))
@@ -486,7 +486,7 @@ def test_force_listen_with_nothing_in_flight_is_closed_by_its_own_unit() -> None
     assert talk.finish(2)[0]["response_id"] == opened
 
 
-def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
+def test_force_listen_after_sent_text_still_sends_listen_for_its_unit() -> None:
     talk = active(hold_output=True)
     talk.client(append())
     talk.flush_output()
@@ -498,7 +498,7 @@ def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
     assert "chunk_index" not in talk.sent[-1]
 
 
-def test_force_listen_takes_back_what_was_not_sent_yet() -> None:
+def test_force_listen_replaces_unsent_output_with_listen() -> None:
     talk = active(hold_output=True)
     talk.client(append(2.0, input_id="a"))
     talk.flush_output()

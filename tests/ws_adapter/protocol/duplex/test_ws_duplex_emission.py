@@ -171,7 +171,7 @@ def test_no_listen_for_a_dropped_unit_inside_a_response() -> None:
     assert results[-1]["current_time"] == 4
 
 
-def test_force_listen_takes_back_what_was_not_sent() -> None:
+def test_force_listen_replaces_unsent_speech_with_listen() -> None:
     talk = active(hold_output=True)
     talk.client(chunk(3.0))
     talk.speak(1)

@@ -37,7 +37,7 @@ def stopped(reason: str) -> Event:
     return {"type": "stopped", "session_id": "omni_k3f9", "reason": reason}
 
 
-def test_waiting_is_told_once_and_then_updated() -> None:
+def test_first_queue_position_is_queued_event_and_later_one_is_update() -> None:
     talk = DuplexConversation()
     first = talk.do(talk.dialect.queued(PLACE))
     second = talk.do(talk.dialect.queued(Place(1, 12.5, "ticket_5f0c9a17be42", 2, False)))
@@ -52,7 +52,7 @@ def test_waiting_is_told_once_and_then_updated() -> None:
     ("bare", "waits", "told"),
     [(False, False, ["queue_done"]), (True, False, []), (True, True, ["queued", "queue_done"])],
 )
-def test_queue_done_is_told_after_a_wait_or_to_a_path_id(bare: bool, waits: bool, told: list[str]) -> None:
+def test_queue_done_is_sent_after_wait_or_for_path_id(bare: bool, waits: bool, told: list[str]) -> None:
     talk = DuplexConversation(bare=bare)
     if waits:
         talk.do(talk.dialect.queued(PLACE))

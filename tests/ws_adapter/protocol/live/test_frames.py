@@ -108,7 +108,7 @@ def test_frame_that_lacks_some_samples_waits_for_them() -> None:
     assert not session.runs
 
 
-def test_instructions_that_the_model_does_not_read_are_told() -> None:
+def test_instructions_ignored_by_model_are_reported() -> None:
     session = LiveConversation(CATALOGUE)
     session.client(start(instructions="Be a pirate."))
     session.grant()

@@ -38,7 +38,7 @@ def hear(session: LiveConversation, *pieces: tuple[float, float]) -> None:
                 session.finish(UnitEnd.LISTEN)
 
 
-def test_speech_up_to_a_pause_is_transcribed_and_told_with_the_time_at_which_it_was_said() -> None:
+def test_speech_before_pause_is_transcribed_with_its_times() -> None:
     session = talking()
     hear(session, (0.0, 2.0), (LOUD, 1.5))
     assert session.transcribing == []
@@ -55,7 +55,7 @@ def test_speech_up_to_a_pause_is_transcribed_and_told_with_the_time_at_which_it_
     assert [(event["start_ms"], event["end_ms"]) for event in events] == [(1600, 2600), (2600, 3600)]
 
 
-def test_failure_of_a_transcript_is_told_nobody() -> None:
+def test_failed_input_transcript_sends_no_event() -> None:
     session = talking()
     hear(session, (LOUD, 1.0), (0.0, 1.0))
     assert session.transcribe(InputTranscriptFailed(TranscriptionCode.QUEUE_FULL, "no slot")) == []
@@ -115,7 +115,7 @@ def test_silence_is_not_held() -> None:
     assert speech.held_bytes < 4 * 2 * 16_000
 
 
-def test_gap_counts_in_the_time_of_what_is_said_later() -> None:
+def test_skipped_audio_counts_in_time_of_later_speech() -> None:
     speech = InputSpeech()
 
     def hear(samples: Any, score: float) -> list[Any]:

@@ -52,7 +52,7 @@ def test_silence_comes_in_real_time_without_any_input() -> None:
     assert abs(len(heard) - 10 * SECOND) <= SECOND // 2
 
 
-def test_what_the_model_says_is_heard_and_written() -> None:
+def test_model_speech_is_sent_as_audio_and_aligned_transcript() -> None:
     session = live()
     session.talk((LISTEN, ""), (CHUNK, "Seven"), (TURN, " apples."), (LISTEN, ""), (LISTEN, ""))
 
@@ -70,7 +70,7 @@ def test_what_the_model_says_is_heard_and_written() -> None:
     assert any(base64.b64decode(behind["delta"]))
 
 
-def test_usage_tells_the_share_of_the_context() -> None:
+def test_usage_reports_context_usage_ratio() -> None:
     session = live()
     session.talk(*[(LISTEN, "")] * 10)
     accounts = [event for event in session.sent if event["type"] == "session.usage.updated"]
@@ -106,7 +106,7 @@ def test_speech_over_an_answer_ends_it() -> None:
     assert [run.force_listen for run in session.runs[:-1]] == [False] * (len(session.runs) - 1)
 
 
-def test_what_is_at_the_worker_is_cancelled_and_told_to_nobody() -> None:
+def test_barge_in_cancels_unit_at_worker_and_drops_its_text() -> None:
     session = live()
     session.talk((CHUNK, "Once upon a time"))
     session.client(append(1.0))
@@ -118,7 +118,7 @@ def test_what_is_at_the_worker_is_cancelled_and_told_to_nobody() -> None:
     assert "there was" not in json.dumps(session.sent + session.wait(3.0))
 
 
-def test_where_the_model_decides_alone_speech_ends_nothing() -> None:
+def test_speech_without_interrupts_on_speech_stops_no_answer() -> None:
     session = live(interrupts_on_speech=False)
     session.talk((CHUNK, "Once upon a time"))
     for _ in range(10):
@@ -197,7 +197,7 @@ def test_input_that_is_not_to_be_decoded_takes_its_time_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(UNSERVED))
-def test_what_the_model_cannot_do_is_refused_by_name(name: str) -> None:
+def test_unsupported_event_is_rejected_with_its_name(name: str) -> None:
     event = {"type": name, "event_id": "x", "content": "Well.", "delegation_id": None}
     (error,) = live().client(event)
     assert told([error]) == ["error:unsupported"]
@@ -258,7 +258,7 @@ def test_a_slot_is_taken_at_the_start_and_not_before() -> None:
     assert not session.dialect.is_waiting
 
 
-def test_another_worker_is_told_the_settings_again() -> None:
+def test_next_worker_is_configured_again_after_displacement() -> None:
     session = LiveConversation()
     session.client(start())
     session.grant()
@@ -283,7 +283,7 @@ def test_settings_that_the_worker_refuses_end_the_connection() -> None:
     assert close_code(session) == CloseCode.POLICY_VIOLATION
 
 
-def test_a_session_that_is_closed_says_what_it_is_saying() -> None:
+def test_closing_session_finishes_its_current_speech() -> None:
     session = live()
     session.talk((LISTEN, ""), (CHUNK, "Good"))
     session.client(append(1.1))
@@ -428,7 +428,7 @@ def test_the_time_limit_ends_the_session() -> None:
     assert rest[-1]["reason"] == "expired"
 
 
-def test_a_full_context_is_told_behind_the_last_words() -> None:
+def test_full_context_error_follows_last_words() -> None:
     session = live()
     session.talk((CHUNK, "Seven"))
     session.client(append(1.1))
@@ -438,7 +438,7 @@ def test_a_full_context_is_told_behind_the_last_words() -> None:
     assert told(rest)[-3:] == ["error:context_window_full", "session.usage.updated", "session.closed"]
 
 
-def test_a_lost_worker_is_told() -> None:
+def test_lost_worker_sends_error_and_closes_session() -> None:
     session = live()
     lost = session.fail(Reason.WORKER_LOST)
     assert told(lost) == ["error:inference_failed", "session.usage.updated", "session.closed"]
@@ -453,7 +453,7 @@ def test_a_worker_that_leaves_ends_the_session_in_time() -> None:
     assert told(rest)[-3:] == ["error:service_unavailable", "session.usage.updated", "session.closed"]
 
 
-def test_a_failed_second_is_told_and_the_session_goes_on() -> None:
+def test_failed_unit_sends_error_and_session_continues() -> None:
     session = live()
     session.client(append(1.1))
     failed = session.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)

@@ -33,7 +33,7 @@ def test_silence_is_sent_in_real_time_with_a_lead() -> None:
     assert not any(heard)
 
 
-def test_speech_follows_what_has_been_sent() -> None:
+def test_playout_speech_follows_audio_already_sent() -> None:
     playout = begun()
     run(playout, 1.0)
     playout.put(b"\1" * SECOND, "one")
@@ -58,7 +58,7 @@ def test_words_come_with_the_audio_in_which_they_begin() -> None:
 
 
 @given(st.lists(st.tuples(st.text("ab é日\u0301", max_size=12), st.integers(0, SECOND)), max_size=6))
-def test_all_words_are_told_once_in_their_order(said: list[tuple[str, int]]) -> None:
+def test_playout_words_are_sent_once_in_order(said: list[tuple[str, int]]) -> None:
     playout = begun()
     for text, size in said:
         playout.put(b"\1" * (size // 2 * 2), text)
@@ -97,7 +97,7 @@ def test_a_second_that_does_not_come_is_silence() -> None:
     assert not any(heard[SECOND:])
 
 
-def test_what_is_dropped_is_not_heard() -> None:
+def test_dropped_speech_is_not_played() -> None:
     playout = begun()
     playout.put(b"\1" * SECOND, "one")
     playout.put(b"\2" * SECOND, "two")

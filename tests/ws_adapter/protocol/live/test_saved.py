@@ -111,7 +111,7 @@ def test_session_that_is_restored_after_any_step_goes_on_as_if_nothing_had_happe
     assert len(ids) == len(set(ids))
 
 
-def test_words_that_were_told_are_not_told_again_by_another_transcription() -> None:
+def test_repeated_transcription_after_move_sends_only_new_words() -> None:
     session = begun(FORMATS[0])
     for level in [0.3] * 15 + [0.0] * 10:
         session.client(append(0.1, level))

@@ -19,7 +19,7 @@ def said(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
-def test_defaults_are_told() -> None:
+def test_session_defaults_are_reported_at_start() -> None:
     session = LiveConversation().begin()["session"]
     assert session["instructions"] == DEFAULT_PROMPT
     assert session["audio"]["format"] == {"type": "audio/pcm", "rate": 24_000}
@@ -35,7 +35,7 @@ def test_blank_instructions_are_none(blank: str | None) -> None:
     assert live.configured[0].setup.system_prompt == DEFAULT_PROMPT  # type: ignore[union-attr]
 
 
-def test_what_was_said_before_stands_behind_the_instructions() -> None:
+def test_history_is_appended_to_instructions() -> None:
     live = LiveConversation()
     history = [said("developer", "Be brief."), said("user", "Hello!"), said("assistant", "Hi.")]
     live.begin(instructions="You are kind.", input=history)
@@ -105,7 +105,7 @@ MISSING, INVALID, UNKNOWN = "missing_required_parameter", "invalid_value", "unkn
         ({"triggers": [{"type": "decisions"}]}, "unsupported", ".triggers"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(session: Any, code: str, place: str | None) -> None:
+def test_invalid_session_settings_are_rejected_with_field(session: Any, code: str, place: str | None) -> None:
     live = LiveConversation()
     given = session if not session or "model" in session else {"model": "antiphon-mini", **session}
     (error,) = live.client({"type": "session.start", "event_id": "mine", "session": given})

@@ -64,9 +64,7 @@ def test_texts_are_read_in_their_order() -> None:
         ("commentary", BOTH),
     ],
 )
-def test_what_the_model_does_not_read_is_refused_by_its_name(
-    kind: str, purposes: frozenset[TextPurpose]
-) -> None:
+def test_text_kind_unsupported_by_model_is_rejected(kind: str, purposes: frozenset[TextPurpose]) -> None:
     session = live(purposes)
     (error,) = session.client(text(kind, event_id="note"))
     assert (error["error"]["code"], error["error"]["client_event_id"]) == ("unsupported", "note")
@@ -93,7 +91,7 @@ def test_bad_text_is_refused_and_changes_nothing(event: Event, code: str, param:
     assert not session.runs[0].texts
 
 
-def test_what_does_not_fit_into_one_second_waits_for_the_next() -> None:
+def test_texts_over_unit_size_wait_for_next_unit() -> None:
     session = live()
     for content in ("a" * 1500, "b" * 1500, "c" * 100, "é" * (MOST_BYTES // 2)):
         session.client(text(content=content))
@@ -109,7 +107,7 @@ def test_only_so_many_texts_wait_for_a_second_that_does_not_come() -> None:
     assert session.dialect.held_bytes == sum(len(f"note {i}") for i in range(MOST_TEXTS))
 
 
-def test_text_of_a_second_that_fails_is_told_to_whoever_sent_it() -> None:
+def test_text_of_failed_unit_is_reported_to_its_sender() -> None:
     session = live()
     session.client(text(event_id="note"))
     session.client(append(1.1))

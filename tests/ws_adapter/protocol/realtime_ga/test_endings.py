@@ -42,7 +42,7 @@ def test_no_model_is_named() -> None:
     assert not session.has_slot
 
 
-def test_an_unknown_model_is_told_by_the_adapter_or_by_the_worker() -> None:
+def test_unknown_model_is_rejected_by_adapter_or_by_worker() -> None:
     session = RealtimeGaConversation(model="gpt-realtime")
     assert told(session.sent) == ["error:invalid_model"]
     assert "antiphon-mini" in session.sent[0]["error"]["message"]
@@ -69,7 +69,7 @@ def test_no_slot_at_all(verdict: Verdict) -> None:
     assert ended(session) == (1013, "server_error.server_overloaded")
 
 
-def test_what_comes_before_the_slot_is_done_after_session_created() -> None:
+def test_events_before_slot_are_processed_after_session_created() -> None:
     session = RealtimeGaConversation()
     for event in (MANUAL, message(), {"type": "session.dance"}, CREATE):
         assert session.client(event) == []
@@ -84,7 +84,7 @@ def test_what_comes_before_the_slot_is_done_after_session_created() -> None:
     ]
 
 
-def test_what_may_come_before_the_slot_is_bounded() -> None:
+def test_events_before_slot_are_bounded() -> None:
     session = RealtimeGaConversation()
     for _ in range(3):
         session.client(append(10.0))
@@ -97,7 +97,7 @@ def test_what_may_come_before_the_slot_is_bounded() -> None:
     assert ended(session) == (1013, "server_error.server_overloaded")
 
 
-def test_the_worker_is_told_what_the_session_is_when_it_is_asked_or_soon() -> None:
+def test_worker_session_is_configured_at_first_response_or_after_delay() -> None:
     session = begun()
     assert session.configured == []
     session.wait(OPENS_S)
@@ -123,7 +123,7 @@ def test_a_slot_of_no_use_is_given_to_others_and_taken_again() -> None:
     assert told(session.finish())[-1] == "response.done"
 
 
-def test_a_slot_that_nobody_waits_for_or_that_is_in_use_is_kept() -> None:
+def test_slot_without_waiting_sessions_or_in_use_is_kept() -> None:
     session = begun()
     session.wait(10 * IDLE_S)
     assert session.has_slot
@@ -199,7 +199,7 @@ def test_ends_from_outside(verdict: Verdict, code: str | None, close: int, reaso
     assert dialect.shut_down() == []
 
 
-def test_a_drain_tells_those_who_wait_to_come_back() -> None:
+def test_drain_asks_queued_clients_to_retry() -> None:
     waiting, talking = RealtimeGaConversation(), begun()
     assert told(waiting.do(waiting.dialect.shut_down())) == ["error:server_overloaded"]
     assert ended(waiting)[0] == 1013
@@ -214,7 +214,7 @@ def test_a_flood_of_errors_is_the_end() -> None:
     assert ended(session) == (1008, "rate_limit_error.rate_limit_exceeded")
 
 
-def test_input_that_is_dropped_for_want_of_room_is_told_once() -> None:
+def test_input_dropped_under_overload_is_reported_once() -> None:
     session = begun()
 
     def send(event: Event) -> list[str]:

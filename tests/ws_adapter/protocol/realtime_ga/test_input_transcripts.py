@@ -114,7 +114,7 @@ def test_transcription_of_detected_turn_has_the_id_of_its_speech() -> None:
     assert [item.item_id for item in session.transcribing] == [started["item_id"]]
 
 
-def test_transcription_of_native_turn_is_told_the_next_session_of_the_model() -> None:
+def test_transcript_of_native_turn_is_in_prompt_of_next_model_session() -> None:
     heard = {"turn_detection": {"type": "semantic_vad"}, "transcription": ON}
     session = NativeConversation(audio={"input": heard})
     session.hear(SPEAKS, 1.0)

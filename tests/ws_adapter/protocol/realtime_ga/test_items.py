@@ -148,7 +148,7 @@ def test_a_part_that_cannot_be_used_refuses_the_item(part: Event, role: str, par
     assert answer["error"]["code"] in ("invalid_value", "missing_required_parameter")
 
 
-def test_what_waits_is_bounded_and_said_once() -> None:
+def test_full_input_buffer_is_reported_once() -> None:
     session, _ = session_with()
     session.client(append(75.0))
     (answer,) = session.client(append(75.0))
@@ -270,7 +270,7 @@ def test_a_frame_that_holds_no_event(frame: bytes, code: str, param: str | None)
     assert session.closed is None
 
 
-def test_an_unknown_event_is_told_the_known_ones() -> None:
+def test_unknown_event_error_lists_known_events() -> None:
     session, _ = session_with()
     (answer,) = session.client(b'{"type":"session.dance","event_id":"d"}')
     assert "conversation.item.truncate" in answer["error"]["message"]

@@ -94,7 +94,7 @@ def test_listening_model_says_nothing_and_asks_for_nothing() -> None:
     assert [unit.force_listen for unit in session.units] == [False] * 5
 
 
-def test_user_is_heard_all_the_time_and_speech_is_told_of() -> None:
+def test_user_audio_reaches_model_throughout_and_speech_is_reported() -> None:
     session = NativeConversation()
     events = session.second(score=SPEAKS) + session.second() + session.second()
     speech = ["input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped"]
@@ -119,7 +119,7 @@ def test_speech_over_an_answer_ends_it_and_the_model_listens() -> None:
     assert session.units[-1].force_listen
 
 
-def test_speech_is_told_of_and_interrupts_nothing_where_that_is_off() -> None:
+def test_speech_with_interrupt_response_off_is_reported_without_barge_in() -> None:
     detection = {"type": "semantic_vad", "interrupt_response": False}
     session = NativeConversation(audio={"input": {"turn_detection": detection}})
     session.second(CHUNK, "Once upon a time")
@@ -147,7 +147,7 @@ def truncate(session: NativeConversation, ms: int) -> list[Event]:
 @pytest.mark.parametrize(
     ("ms", "unit", "samples"), [(0, 2, 0), (999, 2, 23_976), (1000, 3, 0), (1500, 3, 12_000), (2000, 3, None)]
 )
-def test_truncation_rolls_the_model_back_to_what_was_heard(ms: int, unit: int, samples: int | None) -> None:
+def test_truncation_rewinds_model_to_played_audio(ms: int, unit: int, samples: int | None) -> None:
     session = NativeConversation()
     session.second()
     session.second(CHUNK, "Once upon a time")
@@ -156,7 +156,7 @@ def test_truncation_rolls_the_model_back_to_what_was_heard(ms: int, unit: int, s
     assert session.rewinds == [Rewind(unit) if samples is None else Rewind(unit, samples)]
 
 
-def test_truncation_of_what_is_not_closed_yet_waits_for_it() -> None:
+def test_truncation_of_unfinalized_unit_delays_rewind() -> None:
     session = NativeConversation()
     session.hear(seconds=1.1)
     counts = counted.tokens(input_audio=10, output_text=3)
@@ -191,7 +191,7 @@ def test_worker_that_is_lost_or_full_of_nothing_ends_the_session() -> None:
     assert lost.closed is not None
 
 
-def test_failed_second_is_told_and_the_conversation_goes_on() -> None:
+def test_failed_unit_is_reported_and_conversation_continues() -> None:
     session = NativeConversation()
     events = session.second(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
     assert told(events)[0].startswith("error:")

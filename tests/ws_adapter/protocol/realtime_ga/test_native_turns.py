@@ -112,7 +112,7 @@ def test_model_that_cannot_take_turns_so_has_them_detected(
     assert (echo["create_response"], echo["interrupt_response"]) == (told_of, told_of)
 
 
-def test_model_goes_back_to_detected_turns_when_it_is_told_to() -> None:
+def test_update_to_server_vad_returns_model_to_detected_turns() -> None:
     session = NativeConversation()
     session.second(CHUNK, "Once upon a time")
     events = session.client(update(audio={"input": {"turn_detection": {"type": "server_vad"}}}))
@@ -134,7 +134,7 @@ def test_greeting_before_any_audio_is_a_turn_and_then_the_model_hears() -> None:
     assert prompts(session) == ["Be brief.\n\nThe conversation so far:\nassistant: Welcome!"]
 
 
-def test_replayed_history_is_told_the_model_before_it_hears() -> None:
+def test_replayed_history_is_in_prompt_before_first_unit() -> None:
     session = NativeConversation()
     session.client(message("My name is Ada."))
     session.client(message("Hello Ada.", "assistant"))
@@ -144,7 +144,7 @@ def test_replayed_history_is_told_the_model_before_it_hears() -> None:
     assert not session.runs
 
 
-def test_longest_history_is_told_in_its_latest_lines() -> None:
+def test_longest_history_is_cut_to_latest_lines() -> None:
     session = NativeConversation()
     for i in range(60):
         session.client(message(f"{i} " + "x" * 500))
@@ -156,7 +156,7 @@ def test_longest_history_is_told_in_its_latest_lines() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.INPUT_TOO_LONG, Reason.CONFIG_INVALID])
-def test_history_that_is_too_long_for_the_model_is_told_shorter(reason: Reason) -> None:
+def test_history_too_long_for_model_is_retried_shorter(reason: Reason) -> None:
     session = NativeConversation(is_ready=False)
     for i in range(60):
         session.client(message(f"{i} " + "x" * 100))
@@ -253,7 +253,7 @@ def test_later_instructions_hold_from_the_users_next_words() -> None:
     assert audio_of(session, begin) >= 1.9
 
 
-def test_model_that_reads_while_it_listens_is_told_instructions_at_once() -> None:
+def test_model_with_instructions_purpose_gets_new_instructions_in_next_unit() -> None:
     session = NativeConversation(is_ready=False)
     session.hear(seconds=1.2)
     session.ready(text_purposes=frozenset({TextPurpose.INSTRUCTIONS}))
@@ -287,7 +287,7 @@ def test_transcript_begins_without_a_space() -> None:
     assert events[-1]["response"]["output"][0]["content"][0]["transcript"] == "Once upon."
 
 
-def test_cancelled_turn_tells_the_tokens_of_its_seconds() -> None:
+def test_cancelled_turn_reports_tokens_of_its_units() -> None:
     session = NativeConversation()
     session.second(CHUNK, "Once")
     session.second(CHUNK, " upon")
@@ -296,7 +296,7 @@ def test_cancelled_turn_tells_the_tokens_of_its_seconds() -> None:
     assert (usage["input_tokens"], usage["output_tokens"]) == (20, 6)
 
 
-def test_muted_session_stays_while_nobody_waits() -> None:
+def test_muted_session_without_waiting_sessions_keeps_slot() -> None:
     session = NativeConversation()
     session.second()
     while session.unanswered:
@@ -353,7 +353,7 @@ def test_audio_that_waits_for_the_model_is_bounded_and_said_once() -> None:
     assert session.dialect.held_bytes < 16 * 2**20
 
 
-def test_full_context_cuts_an_answer_and_is_opened_anew_with_what_was_said() -> None:
+def test_full_context_cuts_answer_and_reopens_with_history() -> None:
     session = NativeConversation()
     session.second(TURN, "Seven.")
     session.second(UnitEnd.CONTEXT_FULL)
@@ -368,7 +368,7 @@ def test_full_context_cuts_an_answer_and_is_opened_anew_with_what_was_said() -> 
     assert told(session.second(TURN, "Nine."))[-1] == "response.done"
 
 
-def test_full_context_ends_a_session_whose_truncation_is_disabled() -> None:
+def test_full_context_with_truncation_disabled_ends_session() -> None:
     session = NativeConversation(truncation="disabled")
     session.second(TURN, "Seven.")
     session.second(UnitEnd.CONTEXT_FULL)
@@ -383,7 +383,7 @@ def test_worker_that_goes_away_is_replaced() -> None:
     assert len(prompts(session)) == 2
 
 
-def test_conversation_without_a_worker_is_told_so() -> None:
+def test_conversation_without_worker_is_closed_as_overloaded() -> None:
     session = NativeConversation(is_ready=False)
     session.client(CREATE)
     session.ready()

@@ -153,7 +153,7 @@ def test_words_and_a_call_share_a_response() -> None:
     assert [e["output_index"] for e in events if e["type"] == "response.output_item.done"] == [0, 1]
 
 
-def test_what_came_of_a_call_may_come_before_the_response_is_done_and_is_told_the_model() -> None:
+def test_tool_output_before_response_done_is_in_next_turn() -> None:
     session = talking(tools=[WEATHER])
     session.respond()
     session.say("Let me see.")
@@ -170,7 +170,7 @@ def test_what_came_of_a_call_may_come_before_the_response_is_done_and_is_told_th
     )
 
 
-def test_a_call_that_was_cut_off_is_incomplete_and_never_told_the_model() -> None:
+def test_cancelled_tool_call_is_absent_from_next_turn() -> None:
     session = talking(tools=[WEATHER])
     session.respond()
     session.call(arguments='{"c')
@@ -180,7 +180,7 @@ def test_a_call_that_was_cut_off_is_incomplete_and_never_told_the_model() -> Non
     assert [message.role for message in session.turn.messages] == ["system", "user", "assistant"]
 
 
-def test_the_model_is_told_the_whole_conversation() -> None:
+def test_turn_holds_whole_conversation() -> None:
     session = RealtimeGaConversation()
     session.begin(instructions="Be brief.")
     session.client(message("Mind the gap", "system"))
@@ -228,7 +228,7 @@ def texts(session: RealtimeGaConversation) -> list[Any]:
     return [said.parts[0] for said in session.turn.messages[1:]]
 
 
-def test_what_is_too_long_for_the_model_is_asked_again_without_the_older_half() -> None:
+def test_turn_too_long_for_model_is_retried_without_older_half() -> None:
     session = RealtimeGaConversation()
     session.begin()
     session.client(message("Mind the gap", "system"))
@@ -264,7 +264,7 @@ def test_a_single_item_that_is_too_long_fails_the_response() -> None:
         ({"type": "retention_ratio", "retention_ratio": 1.0}, ["2", "3", "4", "5"]),
     ],
 )
-def test_how_much_is_left_out_is_the_clients_choice(truncation: Any, left: list[str] | None) -> None:
+def test_truncation_setting_decides_dropped_history(truncation: Any, left: list[str] | None) -> None:
     session = RealtimeGaConversation()
     session.begin(truncation=truncation)
     for text in "12345":
@@ -462,7 +462,7 @@ def test_audio_may_be_cut_anywhere() -> None:
     assert len(one.data) == len(other.data)
 
 
-def test_what_the_client_does_not_read_waits_and_is_bounded() -> None:
+def test_answer_to_congested_client_is_held_and_bounded() -> None:
     session = talking()
     session.respond()
     session.do(session.dialect.congested(True, session.now))
@@ -474,7 +474,7 @@ def test_what_the_client_does_not_read_waits_and_is_bounded() -> None:
     assert len(heard(events)) == 4 * 48_000
 
 
-def test_an_answer_that_nobody_reads_fails_at_a_minute() -> None:
+def test_answer_unread_for_60_s_fails_as_slow_consumer() -> None:
     session = talking()
     session.respond()
     session.do(session.dialect.congested(True, session.now))
@@ -484,7 +484,7 @@ def test_an_answer_that_nobody_reads_fails_at_a_minute() -> None:
     assert session.dialect.held_bytes == 0
 
 
-def test_what_is_not_sent_yet_can_be_flushed() -> None:
+def test_unsent_audio_can_be_cleared() -> None:
     session = talking()
     session.respond()
     session.say("One")
@@ -509,7 +509,7 @@ def test_what_is_not_sent_yet_can_be_flushed() -> None:
         ({"input_text": 30, "input_audio": 10, "cached": 16}, None),
     ],
 )
-def test_cached_tokens_are_told_by_kind_where_that_is_known(
+def test_cached_tokens_have_details_by_kind_where_known(
     counts: dict[str, int], details: tuple[int, int] | None
 ) -> None:
     session = talking()

@@ -72,7 +72,7 @@ def test_session_that_is_restored_after_any_step_goes_on_as_if_nothing_had_happe
     assert [run.turn for run in moved.runs] == [run.turn for run in alone.runs]
 
 
-def test_items_with_clips_and_pictures_are_told_the_model_as_before() -> None:
+def test_items_with_clips_after_failover_give_same_turn() -> None:
     session = begun()
     clip = {"type": "input_audio", "audio": sound(0.5)}
     session.client(message(role="user", content=[clip, {"type": "input_text", "text": "What is it?"}]))
@@ -88,7 +88,7 @@ def test_items_with_clips_and_pictures_are_told_the_model_as_before() -> None:
     assert session.turn == turn
 
 
-def test_answer_goes_on_behind_what_was_told_of_it() -> None:
+def test_answer_after_failover_continues_behind_sent_text() -> None:
     session = asked()
     told = session.say("One, ")
     session.move()
@@ -99,7 +99,7 @@ def test_answer_goes_on_behind_what_was_told_of_it() -> None:
     assert told[-1]["response"]["output"][0]["content"][0]["transcript"] == "One, two."
 
 
-def test_answer_of_which_something_was_told_fails_without_a_journal() -> None:
+def test_partly_sent_answer_without_journal_fails_at_failover() -> None:
     session = asked()
     session.say("One, ")
     told = session.move(has_journal=False)
@@ -112,7 +112,7 @@ def test_answer_of_which_something_was_told_fails_without_a_journal() -> None:
     assert session.is_asked
 
 
-def test_answer_of_which_nothing_was_told_is_asked_for_again_without_a_journal() -> None:
+def test_unsent_answer_without_journal_is_retried_at_failover() -> None:
     session = asked()
     turn = session.turn
     assert session.move(has_journal=False) == []
@@ -124,7 +124,7 @@ def test_answer_of_which_nothing_was_told_is_asked_for_again_without_a_journal()
     assert session.finish()[-1]["response"]["status"] == "completed"
 
 
-def test_words_of_the_user_are_asked_for_again_and_told_once() -> None:
+def test_input_transcription_is_retried_at_failover_and_sent_once() -> None:
     session = begun(audio={"input": {"turn_detection": None, "transcription": {"model": "whisper-1"}}})
     session.client(append(1.0))
     session.client({"type": "input_audio_buffer.commit"})

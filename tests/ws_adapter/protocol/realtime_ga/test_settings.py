@@ -41,7 +41,7 @@ def heard_after(session: RealtimeGaConversation, **fields: Any) -> Event:
     return told_input
 
 
-def test_session_created_is_first_and_tells_everything() -> None:
+def test_session_created_comes_first_and_is_complete() -> None:
     session = RealtimeGaConversation()
     assert session.sent == []
     created, conversation = session.grant()
@@ -70,7 +70,7 @@ def test_session_created_is_first_and_tells_everything() -> None:
     assert conversation["type"] == "conversation.created"
 
 
-def test_what_is_absent_stays_and_what_is_null_is_off() -> None:
+def test_absent_setting_is_kept_and_null_setting_is_off() -> None:
     session = granted()
     session.client(update(instructions="Be brief."))
     heard_after(session, noise_reduction={"type": "near_field"})
@@ -97,7 +97,7 @@ def test_interrupt_response_is_always_echoed() -> None:
     assert changed["turn_detection"] == {**VAD, "interrupt_response": False}
 
 
-def test_what_unmodified_clients_send_at_the_beginning_is_accepted() -> None:
+def test_first_update_of_unmodified_clients_is_accepted() -> None:
     transcription = {"model": "gpt-4o-mini-transcribe"}
     heard = {"format": PCM, "transcription": transcription, "noise_reduction": None}
     (answer,) = granted().client(
@@ -258,7 +258,7 @@ def test_tools_that_no_model_could_call_are_refused_by_a_model_without() -> None
     assert answer["error"]["param"] == "session.tools[1].name"
 
 
-def test_model_without_tools_is_told_neither_tools_nor_calls() -> None:
+def test_model_without_tools_gets_neither_tools_nor_calls() -> None:
     session = without_tools()
     session.client(update(tools=[WEATHER]))
     session.client(message("Hello"))

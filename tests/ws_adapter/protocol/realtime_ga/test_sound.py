@@ -38,7 +38,7 @@ def test_g711_output_is_filtered_before_it_is_thinned(hz: float, passes: bool) -
 
 
 @pytest.mark.parametrize("format", [PCM_24K, PCMU], ids=["pcm", "pcmu"])
-def test_what_is_committed_is_whole(format: Format) -> None:
+def test_committed_audio_is_complete(format: Format) -> None:
     buffer = InputBuffer(format)
     data = format.encode(tone(440.0, format.rate_hz))
     for at in range(0, len(data), 333):
@@ -49,7 +49,7 @@ def test_what_is_committed_is_whole(format: Format) -> None:
     assert buffer.ms == buffer.held_bytes == 0
 
 
-def test_what_is_heard_is_at_most_30_ms_late_besides_what_waits_for_more() -> None:
+def test_resampled_audio_lags_at_most_30_ms() -> None:
     buffer = InputBuffer(PCM_24K)
     samples = sum(buffer.append(PCM_24K.silence(4800)).size for _ in range(10))
     assert 0 <= 16_000 - samples <= 16 * 30

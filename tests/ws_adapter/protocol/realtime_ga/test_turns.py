@@ -81,14 +81,14 @@ def test_without_create_response_a_turn_is_only_committed() -> None:
     assert session.runs == []
 
 
-def test_what_is_no_speech_is_not_held() -> None:
+def test_silence_is_not_held() -> None:
     session = hearing()
     for _ in range(20):
         session.detect(SILENT, 10.0)
     assert session.dialect.held_bytes < 2 * 64_000
 
 
-def test_speech_over_an_answer_stops_it_and_tells_so_first() -> None:
+def test_barge_in_cancels_answer_after_speech_started() -> None:
     session = hearing()
     speak(session)
     session.say("Seven apples")
@@ -132,7 +132,7 @@ def test_a_client_may_commit_what_the_server_listens_to() -> None:
     assert session.detect(SILENT, 2.0) == []
 
 
-def test_what_is_cleared_is_no_turn() -> None:
+def test_cleared_speech_makes_no_turn() -> None:
     session = hearing()
     session.detect(SPEAKS, 1.0)
     assert told(session.client({"type": "input_audio_buffer.clear"})) == ["input_audio_buffer.cleared"]
@@ -166,7 +166,7 @@ def test_a_session_that_begins_to_listen_counts_from_its_first_audio() -> None:
     assert abs(started["audio_start_ms"] - 3000) <= 64
 
 
-def test_a_user_who_says_nothing_is_spoken_to_once() -> None:
+def test_idle_timeout_prompts_silent_user_once() -> None:
     session = hearing(idle_timeout_ms=5000)
     speak(session)
     session.say("Seven", 2.0)
@@ -182,7 +182,7 @@ def test_a_user_who_says_nothing_is_spoken_to_once() -> None:
     assert session.wait(60.0) == []
 
 
-def test_a_user_who_speaks_after_an_answer_cancels_nothing_and_is_not_spoken_to() -> None:
+def test_speech_after_answer_cancels_nothing_and_disarms_idle_timeout() -> None:
     session = hearing(idle_timeout_ms=5000)
     speak(session)
     session.say()

@@ -91,7 +91,7 @@ def test_speech_over_an_answer_is_left_to_a_model_that_yields_and_cancels_by_the
     assert session.client({"type": "response.cancel"})[-1]["response"]["status"] == "cancelled"
 
 
-def test_other_turn_detection_is_replaced_and_told() -> None:
+def test_other_turn_detection_is_replaced_and_reported() -> None:
     session = FrameConversation()
     for given in (None, {"type": "server_vad"}, {"type": "semantic_vad", "create_response": False}):
         changed = session.updated(audio={"input": {"turn_detection": given}})
@@ -103,7 +103,7 @@ def test_other_turn_detection_is_replaced_and_told() -> None:
     assert "unsupported_fields" not in polite
 
 
-def test_tools_and_instructions_without_effect_are_told() -> None:
+def test_tools_and_instructions_without_effect_are_reported() -> None:
     session = FrameConversation(reads_prompts=False)
     changed = session.updated(tools=[WEATHER], instructions="Be brief.")
     assert changed["tools"] == []

@@ -152,7 +152,7 @@ def test_items_follow_one_another_in_one_slot_unless_another_session_waits_for_i
         assert not bench.has_slot
 
 
-def test_item_that_gave_way_is_begun_again_and_told_once() -> None:
+def test_preempted_item_is_restarted_and_transcribed_once() -> None:
     bench = begun(item("a", 2.0))
     bench.write("one")
     bench.do(bench.machine.give_way(bench.now))
@@ -217,7 +217,7 @@ def test_items_and_their_seconds_are_bounded_and_those_beyond_fail_at_once() -> 
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> None:
+def test_cancelled_item_gets_no_further_events(bench: Bench, is_begun: bool) -> None:
     bench.ask(item("a"))
     if is_begun:
         bench.grant()
@@ -232,7 +232,7 @@ def test_cancelled_item_is_told_nothing_more(bench: Bench, is_begun: bool) -> No
     assert other.ends == {"a": InputTranscriptDone("one", 1.0)}
 
 
-def test_item_that_nobody_serves_fails_and_an_empty_one_needs_no_worker(bench: Bench) -> None:
+def test_item_without_worker_fails_and_empty_item_needs_none(bench: Bench) -> None:
     bench.ask(item("a", 0.0))
     assert bench.ends == {"a": InputTranscriptDone("", 0.0)}
     assert not bench.has_slot

@@ -195,7 +195,7 @@ def test_bound_is_for_all_that_waits_by_default_half_an_hour(talk: Talk) -> None
     assert talk.dialect.held_bytes == 3 * BYTES_PER_S
 
 
-def test_lost_audio_makes_room() -> None:
+def test_lost_audio_frees_buffer() -> None:
     talk = Talk(transcription_buffer_s=60.0)
     talk.client(UPDATE, COMMIT, append(50.0))
     talk.serve(max_units_in_flight=1)
@@ -230,6 +230,6 @@ def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent(talk: Talk) -
     assert talk.slot == "wanted"
 
 
-def test_what_becomes_of_utterances_is_told_in_a_flood(begun: Talk) -> None:
+def test_failed_utterance_is_reported_during_flood(begun: Talk) -> None:
     begun.client(*[b"x"] * 50)
     assert codes(begun.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]

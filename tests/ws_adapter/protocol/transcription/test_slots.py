@@ -69,7 +69,7 @@ def test_slot_is_not_kept_while_others_wait(between: Talk, waited: float) -> Non
     assert between.slot == "none"
 
 
-def test_utterance_keeps_its_slot_and_who_has_more_to_say_waits_behind_the_others(begun: Talk) -> None:
+def test_utterance_keeps_slot_and_next_utterance_requeues(begun: Talk) -> None:
     begun.wait(20.0, others_wait=True)
     assert begun.slot == "held"
     begun.client(FINAL, COMMIT, append(), FINAL)
@@ -88,7 +88,7 @@ def test_slot_is_kept_after_a_failure_too(begun: Talk) -> None:
     assert begun.slot == "none"
 
 
-def test_slot_that_comes_while_the_worker_is_told_serves_the_next_utterance(talk: Talk) -> None:
+def test_slot_granted_during_configuration_serves_next_utterance(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT)
     talk.grant()
     assert talk.client(FINAL) == [EMPTY]
@@ -204,7 +204,7 @@ def test_without_a_slot_the_client_commits_again(talk: Talk, verdict: Verdict, c
     assert talk.samples == 24_000
 
 
-def test_without_a_slot_what_was_committed_ahead_tries_in_turn_and_finals_commit_again() -> None:
+def test_queued_utterances_without_slot_retry_in_turn_and_finals_recommit() -> None:
     ahead, whole = Talk(), Talk()
     ahead.client(UPDATE, COMMIT, append(level=1), FINAL, COMMIT, append(level=2), FINAL, append(level=3))
     for _ in range(2):
@@ -270,7 +270,7 @@ def test_failed_session_fails_the_utterance_and_not_the_socket(begun: Talk, reas
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["failed", "full context"])
-def test_lost_session_goes_on_with_what_is_committed_ahead(begun: Talk, is_lost: bool) -> None:
+def test_lost_session_continues_with_utterance_committed_ahead(begun: Talk, is_lost: bool) -> None:
     begun.client(FINAL, COMMIT, append(), FINAL)
     if is_lost:
         assert codes(begun.fail(Reason.WORKER_LOST)) == ["processing_error"]
@@ -295,7 +295,7 @@ def test_model_that_the_worker_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.SESSION_LIMIT, Reason.IDLE_TIMEOUT])
-def test_worker_whose_patience_ends_finishes_the_utterance(begun: Talk, reason: Reason) -> None:
+def test_worker_timeout_or_session_limit_finishes_utterance(begun: Talk, reason: Reason) -> None:
     begun.finish(1, " good")
     assert codes(begun.fail(reason)) == ["transcription.done", "idle_timeout"]
     assert begun.sent[-2] == done(" good", completion=1)
@@ -316,7 +316,7 @@ def test_worker_that_goes_between_utterances_is_not_missed(between: Talk, signal
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_full_context_ends_the_utterance_with_what_was_heard(begun: Talk, is_ended: bool) -> None:
+def test_full_context_finishes_utterance_with_its_text(begun: Talk, is_ended: bool) -> None:
     if is_ended:
         begun.client(FINAL)
     told = begun.worker(Piece(1, " good", b"")) + begun.finish(1, end=UnitEnd.CONTEXT_FULL, sampled=7)
@@ -370,7 +370,7 @@ def test_shutdown_closes_without_an_event(talk: Talk, is_busy: bool) -> None:
         (None, "slow_consumer", 1008),
     ],
 )
-def test_session_that_the_server_ends_is_told_why_once(
+def test_session_ended_by_server_reports_reason_once(
     begun: Talk, verdict: Verdict | None, code: str, close: int
 ) -> None:
     told = begun.do(begun.dialect.ended(verdict) if verdict else begun.dialect.slow_consumer())

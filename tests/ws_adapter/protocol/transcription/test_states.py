@@ -44,7 +44,7 @@ def test_no_model_commit_is_refused_and_audio_kept(talk: Talk, commit: dict[str,
     assert talk.samples == 16_000
 
 
-def test_model_is_checked_against_what_is_served(talk: Talk) -> None:
+def test_unserved_model_is_rejected(talk: Talk) -> None:
     (error,) = talk.client({"type": "session.update", "model": "whisper-9"})
     assert error["code"] == "model_not_found"
     assert "whisper-9" in error["error"]
@@ -147,7 +147,7 @@ def test_finishing_final_ends_the_next(finishing: Talk, events: tuple[dict[str, 
     assert codes(finishing.complete()) == ["transcription.done"]
 
 
-def test_finishing_update_is_for_what_is_committed_after_it(finishing: Talk) -> None:
+def test_update_while_finishing_applies_to_later_commits(finishing: Talk) -> None:
     finishing.client(COMMIT, OTHER, append(), FINAL, COMMIT)
     finishing.complete()
     finishing.wait()

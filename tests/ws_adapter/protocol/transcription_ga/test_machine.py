@@ -88,7 +88,7 @@ def test_a_session_object_in_the_first_frame_is_openais_and_any_other_frame_vllm
         assert refused["error"] == "Missing required field: model"
 
 
-def test_what_a_client_commits_becomes_an_item_and_then_words(session: Talk) -> None:
+def test_committed_audio_becomes_item_and_transcript(session: Talk) -> None:
     answers = committed(session, 1.5)
     session.grant()
     words = session.write(" good", " morning")
@@ -137,7 +137,7 @@ def test_less_than_100_ms_is_refused_and_audio_keeps_its_format_once_it_has_come
     assert refused["error"]["param"] == "session.audio.input.format"
 
 
-def test_audio_that_has_no_room_is_refused_once_and_what_is_cleared_is_not_heard(session: Talk) -> None:
+def test_audio_over_full_buffer_is_rejected_once_and_cleared_audio_is_dropped(session: Talk) -> None:
     """The attack: whoever never commits would be told so with every piece."""
     for _ in range(4):
         assert session.client(append(30.0, 0.0)) == []
@@ -150,7 +150,7 @@ def test_audio_that_has_no_room_is_refused_once_and_what_is_cleared_is_not_heard
     assert session.client(append(1.0)) == []
 
 
-def test_who_speaks_is_heard_and_what_was_said_is_committed() -> None:
+def test_vad_reports_speech_and_commits_it() -> None:
     session = begun(VAD)
     for level in (0.0, 0.3, 0.0):
         for _ in range(10):
@@ -217,7 +217,7 @@ def test_the_model_may_be_named_and_silence_is_no_words(session: Talk) -> None:
         ({"end": UnitEnd.CONTEXT_FULL}, "context_full"),
     ],
 )
-def test_an_item_that_fails_is_told_and_the_next_one_heard(session: Talk, done: Event, code: str) -> None:
+def test_failed_item_is_reported_and_next_item_is_transcribed(session: Talk, done: Event, code: str) -> None:
     for _ in range(2):
         committed(session)
     session.grant()
@@ -242,7 +242,7 @@ def test_a_lost_worker_costs_the_item_it_had_and_without_a_worker_items_fail() -
     assert session.closed is None
 
 
-def test_what_waits_is_counted_and_a_session_ends_in_the_words_of_the_protocol(session: Talk) -> None:
+def test_held_audio_is_counted_and_close_reasons_follow_protocol(session: Talk) -> None:
     session.client(append(2.0))
     assert session.dialect.held_bytes == pytest.approx(2 * 64_000, rel=0.1)
     session.dialect.disconnected()

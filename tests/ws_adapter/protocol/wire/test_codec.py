@@ -55,7 +55,7 @@ def test_not_json(frame: bytes) -> None:
     assert refusal(frame).code == "invalid_json"
 
 
-def test_what_is_no_object_or_has_no_known_type_is_refused() -> None:
+def test_frame_without_object_or_known_type_is_rejected() -> None:
     for frame in (b"[]", b"null", b"5", b'"session.close"', b"true"):
         assert refusal(frame).code == "invalid_payload", frame
     for name, code in (
@@ -90,7 +90,7 @@ def test_last_of_duplicate_keys_counts_the_type_may_come_last_and_unknown_fields
     assert refusal(b'{"type":"session.close","reason":"b","reason":5}').param == "reason"
 
 
-def test_message_tells_of_a_number_out_of_range_and_quotes_nothing_long_or_unprintable() -> None:
+def test_error_message_names_number_out_of_range_and_quotes_no_unsafe_text() -> None:
     assert refusal(b'{"type":"session.init","payload":{"seed":1e999}}').message == (
         "payload.seed: expected an integer from 0 to 9223372036854775807, got a number out of range"
     )
@@ -110,7 +110,7 @@ def test_items_are_bounded_so_that_one_frame_cannot_stop_the_others() -> None:
         assert "at most 8192 items" in found.message
 
 
-def test_longest_prompt_fits_whatever_it_holds() -> None:
+def test_longest_prompt_of_any_content_is_accepted() -> None:
     event = DECODER.decode(written({"type": "session.init", "payload": {"system_prompt": "," * 32_768}}))
     assert isinstance(event, SessionInit)
     assert event.payload is not None

@@ -6,7 +6,7 @@ from ws_adapter.web.routes import describe
 CANARY = "canary"
 
 
-def test_outline_of_a_text_and_place_of_an_error_tell_nothing_of_what_was_said() -> None:
+def test_outline_and_error_location_reveal_no_content() -> None:
     assert outline(CANARY) == outline(CANARY.encode())
     assert outline(CANARY).startswith("6 bytes, sha256 ")
     assert outline(CANARY) != outline(CANARY.upper())
@@ -21,7 +21,7 @@ def test_outline_of_a_text_and_place_of_an_error_tell_nothing_of_what_was_said()
     assert f"'{CANARY}'" not in told
 
 
-def test_only_the_adapters_own_paths_are_told() -> None:
+def test_description_of_path_shows_only_known_paths() -> None:
     assert describe("/v1/realtime?mode=audio") == "/v1/realtime"
     assert describe("/healthz?x") == "/healthz"
     for path in ("/canary", "/ws/duplex/canary", "/api/queue/ticket_canary"):

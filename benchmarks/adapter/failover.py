@@ -115,7 +115,7 @@ async def measure(is_short: bool) -> Report:
     ]
     return Report(
         "failover",
-        f"A killed worker of antiphon-mini: seconds of its sessions, {TALK_S:g} s of conversation replayed",
+        f"Failover of a killed antiphon-mini worker, in seconds, with {TALK_S:g} s of conversation replayed",
         ("what", "sessions", "median", "p99"),
         rows,
         [Goal("seconds from SIGKILL to the next answer, p99", worst, GOAL_S)],

@@ -60,5 +60,5 @@ async def measure(is_short: bool) -> Report:
             ("three idle gRPC streams", stream, stream / own),
             ("both together", floor, floor / own),
         ],
-        (Goal("A5 adapter over both", own / floor, 1.2),),
+        (Goal("A5 adapter over WebSocket and gRPC streams together", own / floor, 1.2),),
     )

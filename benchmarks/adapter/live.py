@@ -148,17 +148,17 @@ async def measure(is_short: bool) -> Report:
     rows: list[tuple[Any, ...]] = [
         ("a unit of /ws/duplex, one event", unit, 1.0),
         (f"a second of Live, {PIECES} events", second, second / unit),
-        ("of it, silence to a client that sends nothing", idle, idle / unit),
-        ("beside it, the detector's thread, which hears over answers", heard, heard / unit),
+        ("of which: output of silence to an idle client", idle, idle / unit),
+        ("in addition: the barge-in detector's thread", heard, heard / unit),
     ]
     return Report(
         "live",
-        f"CPU of the adapter for a second of a session, {SESSIONS} sessions in real time",
+        f"CPU of the adapter per second of a session, {SESSIONS} sessions in real time",
         ("what", "CPU-us", "of a unit"),
         rows,
         (
-            Goal("Live: a second over a unit", second / unit, MOST_TIMES),
-            Goal(f"Live: ms from speech to the last sound, p99 of {len(took)}", p99, MOST_MS),
+            Goal("Live: CPU time of a second over that of a unit", second / unit, MOST_TIMES),
+            Goal(f"Live: ms from barge-in to the last audio, p99 of {len(took)}", p99, MOST_MS),
         ),
         f"the answer stopped after {p50:.1f} ms (median)",
     )

@@ -92,7 +92,7 @@ async def overloaded(worker: str, is_short: bool, *options: str) -> Outcome:
         crowd.begin()
         capacity = 0.0
         for share in sorted((*shares, 2.0)):
-            what = "twice the admitted load" if share == 2.0 else f"sweep, {share:g} of it"
+            what = "twice the admitted load" if share == 2.0 else f"sweep, {share:g} of the admitted load"
             row, good = await load(crowd, process, what, round(share * most), seconds)
             rows.append(row)
             capacity = max(capacity, good)
@@ -100,7 +100,7 @@ async def overloaded(worker: str, is_short: bool, *options: str) -> Outcome:
                 goodput = good
         _, again = await load(crowd, process, "", 2 * most, seconds)
         recovery = await recovery_s(crowd, most // 2)
-        row, _ = await load(crowd, process, "afterwards, half of it", most // 2, seconds)
+        row, _ = await load(crowd, process, "recovery, 0.5 of the admitted load", most // 2, seconds)
         rows.append(row)
         await crowd.leave()
     return Outcome(most, rows, capacity, min(goodput, again) / min(capacity, 2 * most), recovery)

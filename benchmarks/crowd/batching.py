@@ -107,6 +107,6 @@ async def measure(is_short: bool) -> Report:
             (1, one, *(1000 * f(times for times, _ in rounds) for f in (min, max))),
             (SESSIONS, many, *(1000 * f(times for _, times in rounds) for f in (min, max))),
         ],
-        [Goal(f"E1 {SESSIONS} sessions at once over one after another", many / one, 0.25)],
+        [Goal(f"E1 {SESSIONS} sessions in a batch over {SESSIONS} in sequence", many / one, 0.25)],
         where="in one process",
     )

@@ -47,12 +47,12 @@ async def measure(is_short: bool) -> Report:
         ratio = (took - way) / alone
         rows.append((what, len(found[speaks]), took, way, alone, took / alone, ratio))
         goals.append(
-            Goal(f"E3 first event of a {what} unit over the bare loop, without the way", ratio, MOST)
+            Goal(f"E3 first event of a {what} unit over the bare loop, without transport", ratio, MOST)
         )
     return Report(
         "first_event",
-        "From a unit's sending to its first event, one session, medians; the bare loop makes features of as"
-        " much sound, hears, prefills and decodes as many tokens",
+        "Time from sending a unit to its first event, one session, medians; the bare loop computes the same"
+        " audio features, encoder, prefill and decode steps",
         ("units", "count", "service ms", "of that the way, ms", "bare loop ms", "ratio", "without the way"),
         rows,
         goals,

@@ -41,7 +41,7 @@ async def measure(is_short: bool) -> Report:
             note(f"crowd of {sessions}", await hold(worker, sessions, 1, warm_up, units))
     goals = [
         Goal(
-            f"E4 cost of a session-second with {max(CROWDS)} over with {min(CROWDS)}",
+            f"E4 CPU time per second of a session, {max(CROWDS)} sessions over {min(CROWDS)}",
             costs[f"crowd of {max(CROWDS)}"] / costs[f"crowd of {min(CROWDS)}"],
             1.15,
         )
@@ -59,7 +59,7 @@ async def measure(is_short: bool) -> Report:
         )
     return Report(
         "flatness",
-        "Processor time of the worker for each second of a session, workload W in real time, ms",
+        "Processor time of the worker per second of a session, workload W in real time, ms",
         ("what", "sessions", "all", "model", "engine beside it", "service", "cores"),
         rows,
         goals,

@@ -35,7 +35,7 @@ _LOOK_S: Final = 0.05
 
 async def measure(is_short: bool) -> Report:
     """Measure a worker in real time; then ticks alone and beside streams, in turn."""
-    own, same = f"beside {STREAMS} sessions of another process", f"beside {STREAMS} sessions"
+    own, same = f"with {STREAMS} sessions in another process", f"with {STREAMS} sessions in the same process"
     found: dict[str, list[tuple[float, float]]] = {"alone": [], own: [], same: []}
     pinned = ("--engine-cpu", str(TESTED_CPU))
     with (
@@ -63,8 +63,12 @@ async def measure(is_short: bool) -> Report:
         ("ticks", "ms per unit", "CPU-ms per unit", "waiting"),
         rows,
         [
-            Goal(f"share that {STREAMS} bare sessions cost the engine", 1 - took["alone"] / took[same], MOST),
-            Goal(f"share that a worker's engine waits beside {STREAMS} sessions", rows[-1][-1], MOST),
+            Goal(
+                f"share of the engine's time lost to {STREAMS} plain gRPC sessions",
+                1 - took["alone"] / took[same],
+                MOST,
+            ),
+            Goal(f"share of time that a worker's engine waits with {STREAMS} sessions", rows[-1][-1], MOST),
         ],
         where=f"engine's thread on CPU {TESTED_CPU}, streams and clients on CPU {OTHER_CPU}",
     )
@@ -78,7 +82,7 @@ async def _real_time(worker: Process, seconds: int) -> tuple[Any, ...]:
         units, after = talk.done() - done, spent(worker)
     ran = after.engine - before.engine
     took = ran + after.waited - before.waited
-    return f"of a worker with {STREAMS} sessions", 1000 * took / units, 1000 * ran / units, 1 - ran / took
+    return f"in a worker with {STREAMS} sessions", 1000 * took / units, 1000 * ran / units, 1 - ran / took
 
 
 async def _cycle(process: Process) -> tuple[float, float]:

@@ -9,8 +9,8 @@ from benchmarks.report import Goal, Report
 
 SESSIONS: Final = 16
 MOST: Final = 2.5
-FLOOR: Final = "bare gRPC streams beside the same model"
-SERVICE: Final = "service: all but the engine's thread and features"
+FLOOR: Final = "plain gRPC streams with the same model"
+SERVICE: Final = "service: all but the engine's thread and audio features"
 
 
 async def measure(is_short: bool) -> Report:
@@ -33,11 +33,11 @@ async def measure(is_short: bool) -> Report:
             spent = ours.spent
             rounds.append(
                 {
-                    "bare gRPC streams alone": bare.ms_per_unit(bare.spent.process),
+                    "plain gRPC streams alone": bare.ms_per_unit(bare.spent.process),
                     FLOOR: floor.ms_per_unit(floor.spent.process - floor.spent.engine),
                     SERVICE: ours.ms_per_unit(spent.process - spent.engine - spent.features),
-                    "engine's thread beside the model": ours.ms_per_unit(spent.engine - spent.model),
-                    "features of sound, the model's": ours.ms_per_unit(spent.features),
+                    "engine's thread without the model": ours.ms_per_unit(spent.engine - spent.model),
+                    "audio features of the model": ours.ms_per_unit(spent.features),
                     "model": ours.ms_per_unit(spent.model),
                 }
             )
@@ -46,10 +46,10 @@ async def measure(is_short: bool) -> Report:
     rows: list[tuple[Any, ...]] = [(name, ms, ms / floor_ms) for name, ms in found.items()]
     return Report(
         "service",
-        f"Processor time for each unit, {SESSIONS} conversations of workload W; the floor is streams that"
-        " answer at once, in a process that computes the same units",
+        f"Processor time per unit, {SESSIONS} conversations of workload W; the floor is plain gRPC streams"
+        " in a process that computes the same units",
         ("part", "CPU-ms per unit", "of the floor"),
         rows,
-        [Goal("E5 service beside the engine's thread over the floor", found[SERVICE] / floor_ms, MOST)],
+        [Goal("E5 service without the engine's thread over the floor", found[SERVICE] / floor_ms, MOST)],
         where=f"worker and both kinds of streams on CPU {TESTED_CPU} in turn, clients on CPU {OTHER_CPU}",
     )

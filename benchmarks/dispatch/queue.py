@@ -36,10 +36,10 @@ async def measure(is_short: bool) -> Report:
         try:
             await cluster.start()
             filling = await _spent(server, cluster.fill(WAITING))
-            rows.append(_row("enqueue, one after the other at each adapter", WAITING, filling))
+            rows.append(_row("enqueue, in sequence at each adapter", WAITING, filling))
             await cluster.beat_for(SETTLE_S, with_workers=False)
             beats = await _spent(server, cluster.beat_for(seconds, with_workers=False))
-            rows.append(_row(f"beats of {WAITING} tickets", round(ADAPTERS * beats.wall_s), beats))
+            rows.append(_row(f"heartbeats of {WAITING} tickets", round(ADAPTERS * beats.wall_s), beats))
             share = beats.cpu_s / beats.wall_s
             await asyncio.gather(*map(cluster.worker_beat, cluster.held))
             await cluster.beat_for(2.0, with_workers=True)  # the first of them have their slots
@@ -48,10 +48,17 @@ async def measure(is_short: bool) -> Report:
             paced = await _spent(server, _end_paced(cluster, seconds))
             waits = list(cluster.waits_s)
             rows.append(
-                _row(f"{ENDS_PER_S} sessions end and come a second, all beat", len(waits), paced, waits)
+                _row(
+                    f"{ENDS_PER_S} sessions end and begin per second, with all heartbeats",
+                    len(waits),
+                    paced,
+                    waits,
+                )
             )
             worker_beats = await _spent(server, cluster.beat_workers(_ROUNDS))
-            rows.append(_row(f"beats of a worker with {SLOTS} sessions", _ROUNDS * WORKERS, worker_beats))
+            rows.append(
+                _row(f"heartbeats of a worker with {SLOTS} sessions", _ROUNDS * WORKERS, worker_beats)
+            )
             states = await _spent(server, cluster.ask_state(_ROUNDS))
             rows.append(_row(f"state of a pool with {WORKERS * SLOTS} sessions", _ROUNDS, states))
             cluster.waits_s.clear()
@@ -59,7 +66,7 @@ async def measure(is_short: bool) -> Report:
             busy = await _spent(server, _end_at_once(cluster, seconds / 2))
             rows.append(
                 _row(
-                    "sessions end and come as fast as they can",
+                    "sessions end and begin at full speed",
                     cluster.grants - before,
                     busy,
                     cluster.waits_s,
@@ -68,7 +75,7 @@ async def measure(is_short: bool) -> Report:
         finally:
             await cluster.stop()
     goals = [
-        Goal(f"share of a core for the beats of {WAITING} tickets", share, 0.2),
+        Goal(f"share of a core for the heartbeats of {WAITING} tickets", share, 0.2),
         Goal("ms from a free slot to its next lease, p99", percentile(waits, 0.99) * 1000, 20),
     ]
     return Report(

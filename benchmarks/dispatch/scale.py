@@ -76,10 +76,10 @@ def measured() -> Costs:
     each = "CPU-us of Redis each"
     density, idle = _read("adapter/results/density"), _rows("adapter/results/idle")
     crowd, service = _rows("crowd/results/real_time"), _rows("crowd/results/service")
-    beats = _named(queue, "beats of 10000")
-    worker = _named(queue, "beats of a worker")
+    beats = _named(queue, "heartbeats of 10000")
+    worker = _named(queue, "heartbeats of a worker")
     state = _named(queue, "state of a pool")
-    busy = _named(queue, "sessions end and come")
+    busy = _named(queue, "sessions end and begin")
     waiting = 10_000 / 10
     # Of the busy row: what the beats that went on beside it cost is not the sessions'.
     workers, slots = 50, 16
@@ -95,8 +95,8 @@ def measured() -> Costs:
         slot_s=worker[each] / slots / 1e6,
         start_s=max(0.0, busy["of a core"] - beside) / busy["a second"],
         lease_state_s=state[each] / (workers * slots) / 1e6,
-        newcomer_s=_named(limits, "newcomers")[each] / 1e6,
-        peer_beat_s=_named(limits, "beats")[each] / 1e6,
+        newcomer_s=_named(limits, "new sessions")[each] / 1e6,
+        peer_beat_s=_named(limits, "heartbeats")[each] / 1e6,
         machines=tuple(
             dict.fromkeys(
                 _read(name)["machine"]

@@ -57,15 +57,19 @@ async def measure(is_short: bool) -> Report:
             await registration.stop()
     middle = {name: statistics.median(values) for name, values in costs.items()}
     rows: list[tuple[Any, ...]] = [
-        _row("an adapter with a queue of its own", costs["alone"], middle["alone"]),
+        _row("an adapter with its own queue", costs["alone"], middle["alone"]),
         _row("an adapter that shares its queue", costs["sharing"], middle["alone"]),
-        _row("two with queues of their own, at the same time", costs["two apart"], middle["alone"]),
-        _row("two that share it, at the same time", costs["two"], middle["alone"]),
+        _row("two with their own queues, at the same time", costs["two apart"], middle["alone"]),
+        _row("two that share a queue, at the same time", costs["two"], middle["alone"]),
     ]
     goals = [
-        Goal("a unit with a shared queue over one without", middle["sharing"] / middle["alone"], 1.05),
         Goal(
-            "what two that share carry of two that do not, times two",
+            "CPU time of a unit with a shared queue over one without",
+            middle["sharing"] / middle["alone"],
+            1.05,
+        ),
+        Goal(
+            "throughput of two that share a queue over two that do not, times two",
             2 * middle["two apart"] / middle["two"],
             1.8,
             at_most=False,
@@ -77,7 +81,7 @@ async def measure(is_short: bool) -> Report:
     ]
     return Report(
         "sharing",
-        "CPU of an adapter for each unit, in windows by turns",
+        "CPU of an adapter per unit, in alternating windows",
         ("process", "CPU-us per unit", "spread", "of one alone"),
         rows,
         goals,

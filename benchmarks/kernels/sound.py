@@ -38,12 +38,13 @@ def measure(is_short: bool) -> Report:
             rows.append((name, alone, together, together / alone))
     return Report(
         "sound",
-        "A second of the ear and of the vocoder of `antiphon-mini`: `python -m benchmarks.kernels sound`",
+        "One second of audio in the encoder and the vocoder of `antiphon-mini`:"
+        " `python -m benchmarks.kernels sound`",
         COLUMNS,
         rows,
         (
-            Goal("16 ears together over one after another", ratios["ear, 16"], 0.75),
-            Goal("16 vocoders together over one after another", ratios["vocoder, 16"], 1.0),
+            Goal("16 ears in a batch over 16 in sequence", ratios["ear, 16"], 0.75),
+            Goal("16 vocoders in a batch over 16 in sequence", ratios["vocoder, 16"], 1.0),
         ),
         where="processor time of one thread",
     )

@@ -28,7 +28,7 @@ COLUMNS: Final = (
     "kept",
     "adapter, cores",
     "worker, cores",
-    "what attackers were told",
+    "replies to attackers",
 )
 
 
@@ -99,8 +99,8 @@ def renew(outcomes: Sequence[Outcome], command: str, folder: Path = RESULTS) -> 
 
 def _goals(slowest: str, times: float, poorest: str, kept: float) -> tuple[Goal, Goal]:
     return (
-        Goal(f"p99 under attack over quiet, at worst ({slowest})", times, MOST_TIMES),
-        Goal(f"goodput kept, at worst ({poorest})", kept, LEAST_KEPT, at_most=False),
+        Goal(f"worst p99 under attack over quiet ({slowest})", times, MOST_TIMES),
+        Goal(f"worst share of goodput kept ({poorest})", kept, LEAST_KEPT, at_most=False),
     )
 
 

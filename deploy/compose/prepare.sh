@@ -3,8 +3,8 @@
 #
 #   prepare.sh [FOLDER]     by default secrets, beside this script
 #
-# ANTIPHON names the command that makes keys of clients (antiphon). What is there already is kept, except certificates:
-# they are valid for 90 days, so run it again to renew them, then restart the services.
+# ANTIPHON names the command that makes client keys (antiphon). Existing files are kept, except certificates: they are
+# valid for 90 days. To renew them, run the script again and restart the services.
 set -eu
 umask 077
 
@@ -19,7 +19,7 @@ secret() {
   [ -e "$1" ] || openssl rand -hex 32 > "$1"
 }
 
-# client FILE NAME [OPTION]: a key in FILE, its line in the file of keys
+# client FILE NAME [OPTION]: write a key to FILE and add its line to the file of keys
 client() {
   file=$1
   shift
@@ -49,6 +49,6 @@ for role in adapter worker redis; do
   cp -r "tls/$role" "$role/tls"
 done
 
-# Each container runs as a user of its own, and is given its subfolder alone. Nobody else passes the folder above.
+# Each container runs as its own user and mounts only its subfolder. Other users cannot enter the parent folder.
 chmod -R a+rX adapter worker redis prometheus grafana
 chmod 700 .

@@ -1,5 +1,5 @@
-# The adapter without PyTorch. `make images` downloads what the lock names to build/wheels and builds this; the build
-# itself needs no network. Both bases have the same Python at the same path: the environment is copied.
+# The adapter without PyTorch. `make images` downloads the locked packages to build/wheels and builds this image; the
+# build needs no network. Both bases need the same Python at the same path, because the environment is copied.
 ARG BUILDER=docker.io/library/python:3.11-bookworm
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 
@@ -30,7 +30,7 @@ ENV PATH=/opt/antiphon/bin:/usr/local/bin:/usr/bin:/bin \
 USER 10001:10001
 EXPOSE 8006 9464
 STOPSIGNAL SIGTERM
-# Readiness: a session could begin. `antiphon probe` would hold a session for each check.
+# Readiness: the adapter can start a session. `antiphon probe` would occupy a session for each check.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-IS", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8006/readyz', timeout=4)"]
 ENTRYPOINT ["antiphon", "adapter"]

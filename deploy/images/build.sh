@@ -1,12 +1,12 @@
 #!/bin/sh
 # Build images: build.sh [adapter] [worker-cpu] [worker-cuda], by default the first two.
 #
-# pip on this machine downloads what the locks name to build/wheels, with its own configuration of indexes, proxies and
-# credentials; the build takes it from there and needs no network beyond the two bases. Variables:
-#   BUILDER_TOOL  docker, podman or buildah; by default the first that works
+# pip on this machine downloads the locked packages to build/wheels, with its configuration of indexes, proxies and
+# credentials. The build uses these files and needs no network except for the two base images. Variables:
+#   BUILDER_TOOL  docker, podman or buildah; by default the first one that works
 #   BUILDER, BASE images with Python 3.11 at one path; BUILDER has a C compiler, Python's headers and venv
 #   PYTHON        3.11 or newer, with venv (python3)
-#   TORCH_INDEX   where pip finds PyTorch's build for the CPU, if its own indexes do not have it
+#   TORCH_INDEX   index of PyTorch's CPU build, if pip's configured indexes do not have it
 #   ARCH          x86_64 or aarch64 (this machine's)
 #   TAG           of the images (the version)
 set -eu

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install Antiphon from /source and what a lock names into /opt/antiphon, in the builder of an image, without network.
+# Install Antiphon from /source and the locked packages into /opt/antiphon, in the builder of an image, without network.
 #
 #   install.sh LOCK WHEELS
 set -eu
@@ -16,7 +16,7 @@ into="$pip --python /opt/antiphon/bin/python install --quiet --no-index"
 $into --find-links "$wheels" --require-hashes -r "$lock"
 $into --no-deps /built/*.whl
 
-# The extensions are optional for setuptools; an image without them would be slow.
+# Setuptools treats the extensions as optional; an image without them would be slow.
 ls /opt/antiphon/lib/python3.*/site-packages/inference_service/kernels/native*.so > /dev/null
-# Tests of other packages take more room than their code.
+# The tests of other packages are larger than their code.
 find /opt/antiphon/lib -depth -type d -name tests -exec rm -r {} +

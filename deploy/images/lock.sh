@@ -1,6 +1,6 @@
 #!/bin/sh
-# Pin what the images install, with hashes: lock.sh writes deploy/images/*.txt from pyproject.toml, constraints.txt and
-# the *.in files beside it. It needs Python 3.11, as the images have, and pip's index; no address of it is written.
+# Pin the packages of the images, with hashes: lock.sh writes deploy/images/*.txt from pyproject.toml, constraints.txt and
+# the *.in files in this folder. It needs Python 3.11, as in the images, and pip's index. It writes no index address.
 set -eu
 cd "${0%/*}/../.."
 
@@ -14,7 +14,7 @@ $venv/bin/pip install --quiet pip-tools==7.6.2
 lock() {
   name=$1
   shift
-  # Its file decides nothing: everything is resolved anew. Antiphon itself is built from the checkout.
+  # The existing file has no influence: pip resolves everything again. Antiphon itself is built from the checkout.
   rm -f "deploy/images/$name.txt"
   $venv/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-options \
     --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --unsafe-package antiphon \

@@ -1,5 +1,5 @@
-# The worker. LOCK=worker-cpu is for the CPU. For CUDA `make images` gives LOCK=worker-cuda, DEVICE=cuda, and as BASE
-# an image with a C compiler and Python's headers, which Triton needs as it runs.
+# The worker. LOCK=worker-cpu is for the CPU. For CUDA `make images` sets LOCK=worker-cuda, DEVICE=cuda, and as BASE an
+# image with a C compiler and Python's headers, which Triton needs at run time.
 ARG BUILDER=docker.io/library/python:3.11-bookworm
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 
@@ -14,7 +14,7 @@ COPY antiphon_training antiphon_training
 COPY ws_adapter ws_adapter
 COPY inference_service inference_service
 COPY deploy/images /images
-# The directory of caches: weights of a hub, kernels that Triton and torch.compile make. A volume belongs there.
+# The cache directory: weights from a hub, kernels of Triton and torch.compile. Mount a volume here.
 RUN --mount=type=bind,source=build/wheels,target=/wheels \
     /images/install.sh "/images/${LOCK}.txt" "/wheels/${LOCK}" && \
     install -d -o 10001 -g 10001 /opt/antiphon/cache
@@ -39,7 +39,7 @@ ENV PATH=/opt/antiphon/bin:/usr/local/bin:/usr/bin:/bin \
 USER 10001:10001
 EXPOSE 50051 9465
 STOPSIGNAL SIGTERM
-# Readiness: the model is loaded and sessions may begin. A large model takes minutes.
+# Readiness: the model is loaded and accepts sessions. A large model takes minutes to load.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=600s --retries=3 \
     CMD ["python", "-IS", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:9465/readyz', timeout=4)"]
 ENTRYPOINT ["antiphon", "worker"]

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Make the certificates that adapters, workers and Redis show each other, with openssl 3.
+# Make the certificates for TLS between adapters, workers and Redis, with openssl 3.
 #
 #   make-certificates.sh FOLDER [SAN of Redis, such as DNS:redis.internal,IP:10.0.0.9]
 #
-# Three private authorities keep the roles apart: `workers` signs the worker's server certificate and the adapter's
-# client certificate, `redis` signs that of Redis and the client certificates of both, `peers` what adapters show each
-# other. A worker's certificate therefore opens no session at another worker. Run again in the same folder to renew: the authorities are kept,
-# all other certificates are new. DAYS (default 90) is how long these are valid, CA_DAYS (default 3650) the
-# authorities.
+# Three private authorities separate the roles. `workers` signs the worker's server certificate and the adapter's client
+# certificate. `redis` signs the certificate of Redis and the client certificates of both. `peers` signs the certificates
+# between adapters. So a worker's certificate cannot open a session at another worker. To renew, run the script again in
+# the same folder: it keeps the authorities and replaces all other certificates. Certificates are valid for DAYS (default
+# 90), authorities for CA_DAYS (default 3650).
 #
-#   FOLDER/authorities/  keys of the authorities: take them off the machines
+#   FOLDER/authorities/  keys of the authorities: remove them from the machines
 #   FOLDER/adapter/      copy to /etc/antiphon/adapter/tls of every adapter
 #   FOLDER/worker/       copy to /etc/antiphon/worker/tls of every worker
-#   FOLDER/redis/        copy to /etc/antiphon/redis/tls of the machine of Redis
+#   FOLDER/redis/        copy to /etc/antiphon/redis/tls of the Redis machine
 set -eu
 umask 077
 

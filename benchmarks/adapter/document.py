@@ -225,7 +225,7 @@ version. The redis-server runs on its own core, without persistence. [Scale](sca
 
 {queue}
 
-*A second* is the paced rate or, for a row at full speed, the rate that all callers in one Python process
+*Per second* is the paced rate or, for a row at full speed, the rate that all callers in one Python process
 reach. The wait is the time from a worker's report of a free slot until the adapter with the next ticket has
 the lease, including wake-up and request. Meanwhile ten adapters send heartbeats for all their tickets and
 fifty workers for all their slots.

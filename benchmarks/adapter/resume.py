@@ -191,7 +191,16 @@ async def measure(is_short: bool) -> Report:
     return Report(
         "resume",
         "Half of all connections lost at once, a unit every 2 s in each session",
-        ("sessions", "lost", "back", "go on", "back p50 s", "back max s", "p99 before ms", "p99 during ms"),
+        (
+            "sessions",
+            "lost",
+            "reconnected",
+            "continued",
+            "reconnect p50 s",
+            "reconnect max s",
+            "p99 before ms",
+            "p99 during ms",
+        ),
         [
             (
                 count,

@@ -53,7 +53,15 @@ async def measure(is_short: bool) -> Report:
         "first_event",
         "Time from sending a unit to its first event, one session, medians; the bare loop computes the same"
         " audio features, encoder, prefill and decode steps",
-        ("units", "count", "service ms", "of that the way, ms", "bare loop ms", "ratio", "without the way"),
+        (
+            "units",
+            "count",
+            "service ms",
+            "of which transport, ms",
+            "bare loop ms",
+            "ratio",
+            "without transport",
+        ),
         rows,
         goals,
         where=f"worker, bare streams and bare loop on CPU {TESTED_CPU} in turn, client on CPU {OTHER_CPU}",

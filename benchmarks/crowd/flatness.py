@@ -60,7 +60,7 @@ async def measure(is_short: bool) -> Report:
     return Report(
         "flatness",
         "Processor time of the worker per second of a session, workload W in real time, ms",
-        ("what", "sessions", "all", "model", "engine beside it", "service", "cores"),
+        ("what", "sessions", "all", "model", "engine without model", "service", "cores"),
         rows,
         goals,
         where=f"worker on CPU {TESTED_CPU} with one thread, clients on CPU {OTHER_CPU}",

@@ -137,7 +137,7 @@ async def measure(is_short: bool) -> Report:
     return Report(
         "phases",
         "The engine alone, in processor time: units of workload W that begin at random or all at once",
-        ("sessions", "begin", "late", "p50 ms", "p99 ms", "CPU-ms per unit", "of at once", "busy"),
+        ("sessions", "begin", "late", "p50 ms", "p99 ms", "CPU-ms per unit", "relative to at once", "busy"),
         rows,
         note="No goal: the phases of sessions are left as they are, since what begins together costs less.",
         where="one thread; late, p50 and p99 by its processor time",

@@ -77,7 +77,7 @@ async def measure(is_short: bool) -> Report:
         "limits",
         f"Limits over {ADAPTERS} adapters with {HELD} connections of {HELD} addresses; "
         f"{memory / 2**20:.0f} MiB of Redis",
-        ("what", "a second", "CPU-us of Redis each", "of a core", "p50 ms", "p99 ms"),
+        ("what", "per second", "CPU-us of Redis each", "of a core", "p50 ms", "p99 ms"),
         rows,
         [Goal("ms of a handshake spent on Redis, p99", percentile(waits, 0.99) * 1000, 20)],
         where=f"redis-server on CPU {TESTED_CPU}, adapters in one process on CPU {OTHER_CPU}",

@@ -81,7 +81,7 @@ async def measure(is_short: bool) -> Report:
     return Report(
         "queue",
         f"One Redis with {WAITING} tickets of {ADAPTERS} adapters, {WORKERS} workers of {SLOTS} slots",
-        ("what", "a second", "CPU-us of Redis each", "of a core", "p50 ms", "p99 ms"),
+        ("what", "per second", "CPU-us of Redis each", "of a core", "p50 ms", "p99 ms"),
         rows,
         goals,
         where=f"redis-server on CPU {TESTED_CPU}, adapters and workers in one process on CPU {OTHER_CPU}",

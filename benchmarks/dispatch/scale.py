@@ -93,7 +93,7 @@ def measured() -> Costs:
         ),
         ticket_beat_s=beats[each] / waiting / 1e6,
         slot_s=worker[each] / slots / 1e6,
-        start_s=max(0.0, busy["of a core"] - beside) / busy["a second"],
+        start_s=max(0.0, busy["of a core"] - beside) / busy["per second"],
         lease_state_s=state[each] / (workers * slots) / 1e6,
         newcomer_s=_named(limits, "new sessions")[each] / 1e6,
         peer_beat_s=_named(limits, "heartbeats")[each] / 1e6,

@@ -50,7 +50,8 @@ Live it runs only during an answer. Measured alone, the detector scores three wi
 
 The limits: `strace` counts 23 system calls per unit for plain `grpc.aio` streams, and about ten thread
 switches. Besides gRPC, the WebSocket and the codec, a unit needs the protocol: about 210 calls of Python
-functions ([walked through](unit.md#which-modules-it-passes)): checks, clocks, limits, the order of answers.
+functions ([walked through](unit.md#modules-on-the-path-of-a-unit)): checks, clocks, limits, the order
+of answers.
 The relay has no protocol and spends its time in `json`, which is written in C. The adapter also reuses the
 memory of one unit for the next (`ws_adapter/process/allocator.py`); the floors and the relay do not. The
 effect of `uvloop` is below the noise.

@@ -349,3 +349,15 @@ def test_frame_that_is_no_json_text_ends_the_session(
     assert names(events) == told
     assert talk.closed is not None
     assert talk.closed.code == close
+
+
+def test_diagnostics_are_limited_to_sixty_a_minute() -> None:
+    talk = active()
+    for _ in range(60):
+        talk.client({"type": "client_diagnostic"})
+    talk.now += 59.5
+    talk.client({"type": "client_diagnostic"})
+    assert len(talk.notes) == 60
+    talk.now += 0.5
+    talk.client({"type": "client_diagnostic"})
+    assert len(talk.notes) == 61

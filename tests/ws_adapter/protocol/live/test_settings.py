@@ -139,3 +139,10 @@ def test_without_a_worker_the_worker_is_left_to_judge() -> None:
 def test_session_without_a_limit_expires_after_the_longest_time() -> None:
     session = LiveConversation(session_limit_s=0).begin()["session"]
     assert session["expires_at"] == 1000 + 10_000 + int(LONGEST_S)
+
+
+def test_events_are_numbered_from_one() -> None:
+    session = LiveConversation()
+    session.begin()
+    (second,) = session.client({"type": "session.input_audio.mute"})
+    assert [session.sent[0]["event_id"], second["event_id"]] == ["event_0a1", "event_0a2"]

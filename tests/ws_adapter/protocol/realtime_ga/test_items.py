@@ -290,3 +290,21 @@ def test_99_ms_are_too_short_to_commit() -> None:
     )
     session.client(append(0.001))
     assert told(session.client(COMMIT))[0] == "input_audio_buffer.committed"
+
+
+@pytest.mark.parametrize("spoils", [False, True])
+def test_large_item_is_read_in_a_thread_and_rejected_by_its_field(spoils: bool) -> None:
+    session = RealtimeGaConversation()
+    session.grant()
+    audio = sound(8.0)
+    item = {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_audio", "audio": audio[:-4] + "%%%%" * spoils}],
+    }
+    events = session.client({"type": "conversation.item.create", "item": item, "event_id": "large"})
+    if spoils:
+        (error,) = events
+        assert (error["error"]["param"], error["error"]["event_id"]) == ("item.content[0].audio", "large")
+    else:
+        assert told(events) == ["conversation.item.added", "conversation.item.done"]

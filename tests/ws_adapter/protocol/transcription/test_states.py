@@ -258,3 +258,13 @@ def test_late_words_of_a_failed_utterance_are_not_those_of_the_next(talk: Talk) 
     talk.wait()
     assert talk.finish(2, " late", end=UnitEnd.CANCELLED) == []
     assert talk.finish(3, " new", end=UnitEnd.TURN) == [delta(" new"), done(" new", completion=1)]
+
+
+def test_session_waits_until_an_utterance_has_its_worker(talk: Talk) -> None:
+    talk.client(UPDATE, COMMIT)
+    assert talk.dialect.is_waiting, "an utterance is open, and no worker has it"
+    talk.serve()
+    assert not talk.dialect.is_waiting
+    talk.client(append(), FINAL)
+    talk.complete(" one")
+    assert talk.dialect.is_waiting, "the slot is kept, and no utterance is open"

@@ -135,7 +135,10 @@ async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None
     taken = [text(), audio()]
     for send in (kept[0], *taken, kept[1]):
         line.outbox.put(send)
+    before = line.load.inflight_bytes
     assert line.outbox.withdraw("r") == taken
+    assert before - line.load.inflight_bytes == 128_000 + 2 * 512
+    assert line.outbox.audio_s == 1.0
     line.is_open.set()
     await line.outbox.flushed()
     assert [event["kind"] for event in line.sent] == ["listen", "listen", "audio"]
@@ -264,7 +267,36 @@ async def test_each_sent_event_is_progress(line: Line) -> None:
         gate.release()
         await line.settle()
     assert line.stalls == 0
-    assert line.outbox.is_congested
+    assert line.outbox.is_congested is True
     await line.clock.advance(6)
     await line.settle()
     assert line.stalls == 1
+
+
+async def test_detached_outbox_sends_what_is_left_once_it_is_attached(line: Line) -> None:
+    attached, waits = asyncio.Event(), asyncio.Event()
+
+    async def until_attached() -> None:
+        waits.set()
+        await attached.wait()
+
+    line.outbox._until_attached = until_attached
+    line.outbox.put(text("dropped"))
+    await waits.wait()
+    line.outbox.clear()
+    line.outbox.put(text("kept"))
+    assert line.sent == []
+    attached.set()
+    await line.outbox.flushed()
+    assert [event["text"] for event in line.sent] == ["kept"]
+
+    attached.clear()
+    line.outbox.put(text("dropped too"))
+    await line.settle()
+    line.outbox.clear()
+    attached.set()
+    await line.settle()
+    line.outbox.put(text("last"))
+    await line.outbox.flushed()
+    assert [event["text"] for event in line.sent] == ["kept", "last"]
+    assert line.load.inflight_bytes == 0

@@ -150,7 +150,7 @@ class Metrics:
         self.session_length.record(seconds, kind.value)
 
     def counted_alone(self) -> None:
-        """Count a newcomer that was admitted without asking other adapters."""
+        """Count a client that was admitted without asking other adapters."""
         self.limited_alone += 1
 
     def failed(self, code: str, *, is_servers: bool) -> None:

@@ -73,7 +73,11 @@ class Trees:
 
 def run(wanted: Sequence[str], count: int, processes: int) -> Iterator[Tested]:
     """Yield what became of the mutants of the modules."""
-    tests: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["tests"]
+    patterns_of: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["tests"]
+    tests = {
+        name: [str(path.relative_to(ROOT)) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+        for name, patterns in patterns_of.items()
+    }
     modules = [name for name in tests if not wanted or any(part in name for part in wanted)]
     chosen = [mutant for name in modules for mutant in _chosen(name, count)]
     with (

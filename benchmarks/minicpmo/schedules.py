@@ -1,6 +1,6 @@
 """Two orders in which the same modules do the same work.
 
-Ours: every tick is one forward for all sessions. The reference's: one session after another, a forward for each
+Ours: a tick is one forward for all sessions. The reference's: one session after another, a forward for each
 piece of a unit, for each token and for what closes the unit, and one session's vocoder at a time.
 """
 

@@ -15,8 +15,8 @@ _LEFT_OUT = ("_BitOr_", "VariableInserter", "VariableReplacer", "NoOp")
 """Operators that are left out: most `|` of this code join types, and the others need names given to them."""
 
 
-_CONSTANT = re.compile(r"[A-Z_][A-Z0-9_]* *(?::[^=]+)?= ")
-"""A constant of a module. Its value is tuned, and tests refer to it by name."""
+_CONSTANT = re.compile(r"[A-Z_][A-Z0-9_]* *(?::[^=]+)?= | +[a-z_]+: (?:float|int) = ")
+"""A constant of a module, or the default of a limit. Its value is tuned, and tests refer to it by name."""
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ def test_slots_without_leases_are_apart_from_those_with() -> None:
     table = SlotTable(3, LeaseRules(binding=True, unleased=1))
     assert (table.leased, table.free_count) == (2, 2)
     assert table.acquire() == 2
-    assert table.held() == []
-    with pytest.raises(NoFreeSlot):
+    assert (table.held(), table.highest_epoch) == ([], 0)
+    with pytest.raises(NoFreeSlot, match="All 1 slots of this worker are taken"):
         table.acquire()
     with pytest.raises(LeaseInvalid):
         table.acquire(Lease(2, 1))

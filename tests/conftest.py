@@ -108,7 +108,7 @@ def _is_slow(path: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported stays to the end: nobody looks for garbage in it, meanwhile or later."""
+    """Exclude imported objects from garbage collection, during collection of tests and after it."""
     gc.disable()
     try:
         return (yield)

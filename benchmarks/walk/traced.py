@@ -51,7 +51,7 @@ class Recorder:
         if self._goes_on(frame):
             self._resumed[thread] = frame
             if resumed is not None and frame.f_back is resumed:
-                # What awaits another coroutine only hands on to it whatever it is waiting for.
+                # A coroutine that awaits another only passes the resumption on to it.
                 is_root = self.calls.pop()[2]
         self.calls.append((time.monotonic(), thread, is_root, code))
         self._depths[thread] = depth + 1

@@ -25,7 +25,7 @@ Layers = list[list[str]]
 
 
 def layers(package: str) -> Layers:
-    """What the table says of a package."""
+    """Return the layers of a package from the table."""
     return [line.split() for line in tomllib.loads(TABLE.read_text())[package]["layers"]]
 
 

@@ -1,4 +1,4 @@
-"""Where the boxes of a picture stand whose arrows all point down, and along which points the arrows run.
+"""Layout of a picture whose arrows all point down: positions of the boxes and waypoints of the arrows.
 
 Each box has a row. An arrow over several rows gets a place in each that it passes, so that it runs between
 the boxes. Rows are ordered so that few arrows cross, then moved so that arrows are straight.
@@ -29,12 +29,12 @@ STIFFNESS: Final = 8
 
 @dataclass(frozen=True)
 class Layout:
-    """Where all stands."""
+    """The positions of boxes and the paths of arrows."""
 
     boxes: dict[str, Point]
-    """Their centres."""
+    """The centre of each box."""
     arrows: dict[Arrow, list[Point]]
-    """The points that each passes, its two boxes included."""
+    """The points on each arrow's path, its two boxes included."""
 
 
 def essential(graph: Graph) -> dict[str, set[str]]:
@@ -108,14 +108,14 @@ def _crossings(rows: Sequence[Sequence[Spot]], links: Mapping[Spot, list[Spot]])
 
 
 def _by_place(place: Mapping[Spot, int], spots: Sequence[Spot]) -> list[Spot]:
-    """Those of `spots` that have a place, in its order."""
+    """Return the `spots` that have a place, ordered by place."""
     return sorted((spot for spot in spots if spot in place), key=place.__getitem__)
 
 
 def _straightened(
     rows: Sequence[Sequence[Spot]], links: Mapping[Spot, list[Spot]], widths: Mapping[str, float]
 ) -> dict[Spot, float]:
-    """Centres: as near to those of the neighbours as the order and the widths let them."""
+    """Return centres as near to the neighbours' as the order and the widths allow."""
     x: dict[Spot, float] = {}
     for row in rows:
         right = 0.0
@@ -131,7 +131,7 @@ def _straightened(
 
 
 def _pulled(spot: Spot, links: Mapping[Spot, list[Spot]], x: Mapping[Spot, float]) -> float:
-    """Where its neighbours want a spot; two places of one arrow hold each other fast."""
+    """Return the weighted mean x of a spot's neighbours; links within one arrow weigh `STIFFNESS`."""
     pulls = [
         (STIFFNESS if isinstance(spot, tuple) and isinstance(other, tuple) else 1, x[other])
         for other in links.get(spot, ())

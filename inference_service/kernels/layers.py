@@ -163,22 +163,22 @@ class Layers:
         angles = self._rotary(rows[None], positions[None])  # the kernels read them until this returns
         cosines, sines = (address(it[0], self._dtype, (count, self._shape.head)) for it in angles)
         where = places.arguments(self._dtype, self._shape, count)
-        room = self._layers[0].room(rows)
+        buffers = self._layers[0].buffers(rows)
         normed = torch.empty_like(rows)
         self._first(rows, None, normed)
         for layer, norm in zip(self._layers, self._next, strict=True):
-            layer.turn(normed, (cosines, sines), where, room)
+            layer.turn(normed, (cosines, sines), where, buffers)
             if asked is not None and layer is self._layers[-1]:
                 if not len(asked):
                     return normed[:0]
                 ends = places.ends(asked)
-                layer.see(ends.arguments(self._dtype, self._shape, count), room)
+                layer.see(ends.arguments(self._dtype, self._shape, count), buffers)
                 rows, normed, count = rows[asked], normed[: len(asked)], len(asked)
-                room = _Buffers(room.queries, room.seen[asked], room.gated[: len(asked)])
+                buffers = _Buffers(buffers.queries, buffers.seen[asked], buffers.gated[: len(asked)])
             else:
-                layer.see(where, room)
-            layer.think(rows, normed, room)
-            norm(rows, layer.down(room.gated), normed)
+                layer.see(where, buffers)
+            layer.think(rows, normed, buffers)
+            norm(rows, layer.down(buffers.gated), normed)
         return normed[:count]
 
 
@@ -249,31 +249,31 @@ class _Layer:
             address(self._norms, self._norms.dtype, (self.heads + self.kv, self.head))
             self._epsilon = float(attention.q_norm.variance_epsilon)
 
-    def room(self, rows: Tensor) -> _Buffers:
+    def buffers(self, rows: Tensor) -> _Buffers:
         """Return buffers for these rows; padding attends to nothing."""
         queries = rows.new_empty(len(rows), self.heads * self.head)
         return _Buffers(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
 
-    def turn(self, normed: Tensor, angles: tuple[int, int], where: "_Arguments", room: _Buffers) -> None:
-        """Write queries into `room`, and keys and values into the cache; cosines and sines are `angles`."""
-        projected, norms, dtype = self._project(normed), self._norms, room.queries.dtype
-        shape = len(room.queries), (self.heads + 2 * self.kv) * self.head
+    def turn(self, normed: Tensor, angles: tuple[int, int], where: "_Arguments", buffers: _Buffers) -> None:
+        """Write queries into `buffers`, keys and values into the cache; cosines and sines are `angles`."""
+        projected, norms, dtype = self._project(normed), self._norms, buffers.queries.dtype
+        shape = len(buffers.queries), (self.heads + 2 * self.kv) * self.head
         self._turn(
             self._epsilon, address(projected, dtype, shape), 0 if norms is None else norms.data_ptr(),
-            *angles, room.queries.data_ptr(), *where.of(self.index), _is_half(normed),
+            *angles, buffers.queries.data_ptr(), *where.of(self.index), _is_half(normed),
         )  # fmt: skip
 
-    def see(self, where: "_Arguments", room: _Buffers) -> None:
+    def see(self, where: "_Arguments", buffers: _Buffers) -> None:
         """Compute the attention output of the rows in these places."""
         self._attend(
-            self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), *where.of(self.index),
-            self._window, _is_half(room.seen),
+            self._scaling, buffers.queries.data_ptr(), buffers.seen.data_ptr(), *where.of(self.index),
+            self._window, _is_half(buffers.seen),
         )  # fmt: skip
 
-    def think(self, rows: Tensor, normed: Tensor, room: _Buffers) -> None:
-        """Add the attention output to `rows` [n, hidden], and leave the input of `down` in `room`."""
-        self.between(rows, self._out(room.seen), normed)
-        gates, gated, count = self._gates(normed), room.gated, len(rows)
+    def think(self, rows: Tensor, normed: Tensor, buffers: _Buffers) -> None:
+        """Add the attention output to `rows` [n, hidden], and leave the input of `down` in `buffers`."""
+        self.between(rows, self._out(buffers.seen), normed)
+        gates, gated, count = self._gates(normed), buffers.gated, len(rows)
         self._gate(
             address(gates, rows.dtype, (count, 2 * self.width)),
             gated.data_ptr(), count, self.width, _is_half(rows),

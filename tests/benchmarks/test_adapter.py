@@ -1,4 +1,4 @@
-"""What the benchmarks compare does the same, and their clients understand the adapter."""
+"""Tests of the adapter benchmarks: compared codecs agree, and the clients understand the adapter."""
 
 import asyncio
 import json

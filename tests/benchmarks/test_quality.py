@@ -1,4 +1,4 @@
-"""What the evaluation asks, how it counts, and what it keeps in its file."""
+"""Tests of the evaluation: its questions, its counts and its results file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the benchmark of draws compares decides alike, and its tables have a line for each figure."""
+"""Tests of the sampling benchmark: both samplers agree, and its tables have a line for each figure."""
 
 import torch
 

@@ -38,7 +38,7 @@ def done(text: str, audio: str | None = None) -> dict[str, object]:
 
 
 class Requests(list[dict[str, Any]]):
-    """What clients asked; each is answered with the next of `texts`, and spoken if that was asked for."""
+    """The clients' requests; each is answered with the next of `texts`, spoken on request."""
 
     def __init__(self, *texts: str) -> None:
         self._texts = list(texts)

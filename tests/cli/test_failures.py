@@ -305,7 +305,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
 
 def on_terminal(no_color: str) -> bytes:
-    """What a failing command writes to a terminal."""
+    """Return a failing command's output to a terminal."""
     parent, child = pty.openpty()
     env = os.environ | {"TERM": "xterm", "NO_COLOR": no_color}
     subprocess.run([*ANTIPHON, "talk", "/none.wav"], stderr=child, env=env, timeout=PATIENCE_S, check=False)

@@ -18,7 +18,7 @@ TURNED_RIGHT = 6
 
 
 def noise(width: int, height: int) -> Image.Image:
-    """What compresses badly."""
+    """Return a picture that compresses badly."""
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     return Image.fromarray(pixels)
 

@@ -107,7 +107,7 @@ class Cluster:
         self.adapters[name] = self.nodes[name].address()
 
     def leave(self, name: str) -> Node:
-        """Nobody is sent to this one any more; who ends it is the caller's matter."""
+        """Route no more clients to this adapter and return its node, for the caller to end."""
         self.adapters.pop(name, None)
         return self.nodes.pop(name)
 

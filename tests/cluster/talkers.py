@@ -1,4 +1,4 @@
-"""Those who talk to a cluster, and what becomes of their conversations."""
+"""Clients that talk to a cluster, and the outcomes of their conversations."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import antiphon
 from tests.cluster.nodes import Cluster
 
 LONGEST_WAIT_S: Final = 90.0
-"""Of a client for its slot, and for the next unit."""
+"""A client's patience for its slot, and for the next unit."""
 
 _RETRY_S: Final = 0.2
 _ANSWERS: Final = (antiphon.Listening, antiphon.AudioDelta, antiphon.TextDelta)

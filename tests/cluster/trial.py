@@ -25,14 +25,14 @@ Act = Callable[[], Awaitable[int]]
 
 @dataclass(frozen=True)
 class Phase:
-    """What was done, and what it did to those who talked."""
+    """One fault or replacement, and its effect on the talkers."""
 
     name: str
     under_way: int
     lost: list[Conversation]
     allowed: int
     served_again_s: float
-    """After how long a newcomer talked."""
+    """Seconds until a newcomer talked."""
 
     @property
     def is_good(self) -> bool:

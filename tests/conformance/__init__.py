@@ -1,1 +1,1 @@
-"""What the public protocols promise, row by row, held against real processes."""
+"""Tests of the public protocols' promises, row by row, against real processes."""

@@ -129,7 +129,7 @@ def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def shipped() -> Iterator[Stack]:
-    """What users meet: an adapter in front of the checkpoint of the package."""
+    """Yield the stack that users get: an adapter in front of the package's checkpoint."""
     with shipped_worker() as worker, running_stack(worker, options=RESUMABLE) as stack:
         yield stack
         stack.wait_until(free_slots=stack.ask_http("/ready")[1]["slots"])

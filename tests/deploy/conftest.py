@@ -1,4 +1,4 @@
-"""What adapter and worker tell Prometheus after sessions with the shipped checkpoint."""
+"""Prometheus metrics of adapter and worker after sessions with the shipped checkpoint."""
 
 import json
 import urllib.request
@@ -22,7 +22,7 @@ from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 
 class Scrape:
-    """What each job tells."""
+    """The metrics of each job."""
 
     def __init__(self, jobs: dict[str, list[Metric]]) -> None:
         self.jobs = jobs
@@ -38,7 +38,7 @@ class Scrape:
         return self._series
 
     def families(self) -> list[Metric]:
-        """Those of both."""
+        """Return the metric families of all jobs."""
         return [family for families in self.jobs.values() for family in families]
 
     def values(self, series: str, label: str) -> set[str]:
@@ -47,13 +47,13 @@ class Scrape:
 
 
 def scrape(port: int) -> list[Metric]:
-    """What an administration port tells."""
+    """Return the metrics of an administration port."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as response:
         return list(text_string_to_metric_families(response.read().decode()))
 
 
 def talk(address: str) -> None:
-    """A spoken conversation, a typed one, what is heard written down, and what may go wrong."""
+    """Run a spoken conversation, a typed one, a transcription, and failing ones."""
     question = FOLDER / "joke.wav"
     assert run_cli("talk", question, "--url", address, timeout_s=PATIENCE_S).code == 0
     assert run_cli("chat", "what is your name", "--url", address).code == 0

@@ -65,7 +65,7 @@ class Expression:
         return promql_parser.parse(self.text)
 
     def selectors(self) -> list[Selector]:
-        """What it reads."""
+        """Return the series that the expression reads."""
         found: list[Selector] = []
 
         def visit(node: promql_parser.Expr) -> None:

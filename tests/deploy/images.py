@@ -16,16 +16,16 @@ WITHOUT_USRMERGE = (
     'mkdir -p "$1/etc/apt/preferences.d" && '
     'printf "Package: usrmerge\\nPin: version *\\nPin-Priority: -1\\n" > "$1/etc/apt/preferences.d/merged"'
 )
-"""That package brings 46 MB of Perl."""
+"""The usrmerge package brings 46 MB of Perl."""
 
 MIRROR = "http://deb.debian.org/debian"
 BUILD_S = 2400.0
-"""For a build, or for a base: they copy gigabytes."""
+"""Timeout of a build or of a base: both copy gigabytes."""
 
 
 @dataclass
 class Images:
-    """Images of the tag `TAG`, and who can start them."""
+    """Images of the tag `TAG`, and the tools that can start them."""
 
     tools: list[str]
     variables: dict[str, str] = field(default_factory=dict)

@@ -28,7 +28,7 @@ OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 
 def anchors(text: str) -> list[str]:
-    """Where the headings of a Markdown text can be linked to."""
+    """Return the link anchors of the headings of a Markdown text."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return [re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 

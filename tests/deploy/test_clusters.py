@@ -1,4 +1,4 @@
-"""What runs many adapters and workers: Kubernetes' objects and systemd's units, against the real parsers."""
+"""Tests of cluster deployments: Kubernetes objects and systemd units, against the real parsers."""
 
 import argparse
 from pathlib import Path

@@ -102,7 +102,7 @@ def test_pod_reaches_dns_redis_workers_and_the_collector_alone(app: str) -> None
     assert found == EGRESS[app]
     for name in found.keys() & set(APPS):
         assert found[name] <= {port["containerPort"] for port in container(name)["ports"]}
-        # What may leave here must be let in there.
+        # The target's ingress policy must admit this egress.
         [other] = policies_of(name, "Ingress")
         peers = [peer for rule in other["ingress"] for peer in rule["from"] if "podSelector" in peer]
         assert any(selects(peer["podSelector"], labels_of(app)) for peer in peers)

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=DTYPES)
 def worker(folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """It is ready after its warm-up: units with a picture, and a second of speech."""
+    """Start a worker, ready after a warm-up with picture units and a second of speech."""
     options = ("--model", str(folder), "--dtype", str(request.param), "--context-limit", "2048")
     with running_worker(*options, slots=2) as server:
         yield server.address

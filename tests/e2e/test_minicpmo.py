@@ -89,7 +89,7 @@ def runtime(folder: Path) -> Iterator[Runtime]:
 
 @torch.inference_mode()
 def alone(runtime: Runtime, seed: int, first: int) -> list[Said]:
-    """What the engine says when nobody else is there and nothing is between."""
+    """Return the output of a lone session that calls the engine in this process."""
     settings = DuplexSettings(greedy=True, force_listen_count=1, tts_temperature=0.7)
     setup = DuplexSetup(PROMPT, settings, runtime.info.window, seed)
     session = runtime.open("alone", 0, setup, lambda event: None)

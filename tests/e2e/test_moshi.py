@@ -238,8 +238,7 @@ def spoken_over(rate: int) -> str:
 
 
 MOST_FRAMES = 25 + HOLD + 6
-"""Those of two seconds, those until the turn is over, and those in which the codec
-is still full of silence."""
+"""Frames of two seconds, of the hold until the turn ends, and of the silence in the codec."""
 
 
 async def test_user_speaks_over_the_model_in_live(adapter: str) -> None:

@@ -12,7 +12,7 @@ from ws_adapter.pages.files import FOLDER
 
 @long
 async def test_every_example_is_answered_rightly(adapter: str) -> None:
-    """Whoever clicks on one for the first time should not meet the model's limits."""
+    """A first click on an example should not run into the model's limits."""
     told = {entry["file"]: entry for entry in json.loads((RECORDINGS / "manifest.json").read_text())}
     source = (FOLDER / "examples.js").read_text()
     examples = re.findall(r'name: "(\w+)", text: "([^"]+)"', source)

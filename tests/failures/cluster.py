@@ -1,7 +1,7 @@
-"""What is put to the test: two workers and an adapter as processes, with a link in front of the first worker.
+"""The cluster under test: two workers and an adapter as processes, with a link before the first worker.
 
-The second worker's only slot is `far`'s, who talks on while things happen to the others; so all others are
-sessions of the first worker.
+The session `far` holds the second worker's only slot and talks on during the faults. All other sessions
+are on the first worker.
 """
 
 import asyncio

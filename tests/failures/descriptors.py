@@ -1,4 +1,4 @@
-"""What a process has open, read from /proc."""
+"""Open file descriptors of a process, read from /proc."""
 
 import os
 from contextlib import suppress

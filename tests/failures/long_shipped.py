@@ -1,4 +1,4 @@
-"""What users of the shipped model meet when its worker fails in mid answer, without a journal."""
+"""Tests of the shipped model whose worker fails in mid answer, without a journal."""
 
 import asyncio
 import base64
@@ -64,7 +64,7 @@ async def test_fault_in_mid_turn(fault: str) -> None:
 
 
 async def _heard(url: str, strike: Callable[[], None]) -> tuple[list[str], int | None]:
-    """What a client hears after the first word of an answer, when `strike` is called."""
+    """Call `strike` at an answer's first word; return the errors and ends after it and the close code."""
     kinds: list[str] = []
     has_struck = False
     async with asyncio.timeout(ANSWER_S), connect(url, max_size=None, ping_interval=None) as socket:

@@ -13,12 +13,12 @@ from tests.failures.party import Party
 from tests.failures.visits import HELD, STATES, Visit
 
 MARGIN_S = 15.0
-"""What a busy machine may take beside the time that is promised."""
+"""Extra time that a busy machine may take beyond the promised time."""
 
 
 @dataclass(frozen=True)
 class End:
-    """What a client is told after the fault, and the code of the Close; `code` is None while it goes on."""
+    """A client's events after the fault and the close code; `code` is None while the session goes on."""
 
     kinds: tuple[str, ...]
     code: int | None
@@ -31,7 +31,7 @@ SHUTDOWN = End(("session.closed",), 1012)
 UNAVAILABLE = End(("error:service_unavailable",), 1013)
 GONE = End((), 1006)
 OVER = End((), 1000)
-"""It was told before, and is told nothing more."""
+"""The client got its last event before the fault and gets none after it."""
 SERVED = End((), None)
 """Its session goes on, or begins, as if nothing had happened."""
 
@@ -189,7 +189,7 @@ async def _greet(cluster: Cluster) -> None:
 
 
 async def _greet_at(url: str) -> None:
-    """Somebody comes, talks and leaves; who comes while dead sessions have their slots is told so."""
+    """Complete a guest session; retry on `worker_busy` while dead sessions still hold slots."""
     ends = time.monotonic() + PATIENCE_S
     while True:
         guest = Visit("guest", "neighbour", is_talking=False)
@@ -202,7 +202,7 @@ async def _greet_at(url: str) -> None:
 
 
 async def check_clean(cluster: Cluster) -> None:
-    """Nobody has a slot, a place, a page, or a file but `far`, who talks on."""
+    """Check that only `far` holds a slot, a queue place, a page or a file, and talks on."""
     there = int(cluster.has_far)
     if there:
         await cluster.hear(cluster.far)

@@ -49,7 +49,7 @@ async def _freeze_adapter(cluster: SharedCluster, scene: Scene) -> None:
 
 
 def _of_redis(what: str, victim: str, strike: Deed, recover: Deed, **flags: bool) -> Fault:
-    """Nobody who talks notices."""
+    """Return a Redis fault that active sessions do not notice."""
     return Fault(what, victim, GOES_ON, SERVED, 1.0, strike, recover, **flags)
 
 

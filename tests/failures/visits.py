@@ -28,10 +28,10 @@ STATES = ("queued", "attaching", "prefill", "generate", "finalize", "closing")
 HELD = {"attaching": ("ready", 0), "closing": ("clean", 0)} | {
     step: (step, 1) for step in ("prefill", "generate", "finalize")
 }
-"""What a worker waits with in each state, see `ScriptedEngine.release`."""
+"""The step and unit that a worker holds in each state; `ScriptedEngine.release` takes them."""
 
 WORDS = [f"word {number}" for number in range(1, 8)]
-"""What a neighbour hears, unit by unit, again and again."""
+"""The words that a neighbour hears, one a unit, in a loop."""
 
 TARGET = "/v1/realtime?mode=audio"
 PAUSE_S = 0.2
@@ -39,7 +39,7 @@ WAITING = frozenset({"session.queued", "session.queue_update"})
 
 
 def script_of(name: str, state: str) -> Script:
-    """What keeps a session in `state`; a neighbour's is None."""
+    """Return the script that keeps a session in `state`; a neighbour's holds no step."""
     key = f"{name}-{state}"
     match state:
         case "neighbour":
@@ -79,7 +79,7 @@ class Visit:
         return "session.created" in self.kinds()
 
     def kinds(self, start: int = 0) -> list[str]:
-        """What it was told from the event number `start` on, but for its places in the queue."""
+        """Return the kinds of the events from number `start` on, without queue updates."""
         found = [_kind(event) for event in self.events[start:]]
         return [kind for kind in found if kind not in WAITING]
 

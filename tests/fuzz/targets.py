@@ -1,7 +1,7 @@
-"""What is fuzzed: every decoder of untrusted bytes, with what must hold whatever comes.
+"""The fuzz targets: every decoder of untrusted bytes, with the invariants for any input.
 
-A target takes bytes and returns. The documented rejection of bad input is a return like any other; whatever
-else is raised is a bug.
+A target takes bytes and returns. The documented rejection of bad input is a normal return; any other
+exception is a bug.
 """
 
 import base64
@@ -103,7 +103,7 @@ def _read_event(vocabulary: Vocabulary, frame: bytes) -> None:
 
 
 def _act(machine: Machine, waiting: list[Action], now: float) -> None:
-    """What a machine asks for is done, and the worker answers each unit at once."""
+    """Execute a machine's actions; the worker answers each unit at once."""
     is_duplex = isinstance(machine, DuplexMachine)
     while waiting:
         action, *waiting = waiting

@@ -84,7 +84,7 @@ class Watched:
     received: list[dict[str, Any]] = field(default_factory=list)
     sent: list[dict[str, Any]] = field(default_factory=list)
     may_say: tuple[str, ...] = ()
-    """What a browser itself says on the console of a refusal that a test provokes."""
+    """Console messages of the browser itself about a refusal that a test provokes."""
 
     def open(self) -> "Watched":
         self.page.on("console", lambda message: self._say(f"{message.type}: {message.text}"))

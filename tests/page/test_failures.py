@@ -1,4 +1,4 @@
-"""What goes wrong on the page: each has a text and a next step, and no device stays open."""
+"""Tests of failures on the page: each has a text and a next step, and no device stays open."""
 
 import json
 import os

@@ -80,7 +80,7 @@ def wait(seconds: float) -> dict[str, Any]:
 
 
 def play(page: Watched, *steps: dict[str, Any]) -> tuple[list[NDArray[np.float64]], list[dict[str, Any]]]:
-    """What was heard in each step, and what the worklet last told by its end."""
+    """Return the samples heard in each step, and the worklet's last report by its end."""
     done = page.page.evaluate(PLAY, {"rate": RATE, "block": BLOCK, "steps": steps})
     return [np.array(step["heard"]) for step in done], [step.get("told") for step in done]
 

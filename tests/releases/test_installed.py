@@ -33,7 +33,7 @@ print(pathlib.Path(antiphon.__file__).with_name("cli") / "question" / "abilities
 
 @dataclass(frozen=True)
 class Distributions:
-    """What a release consists of."""
+    """The distributions of a release."""
 
     sdist: Path
     wheel: Path

@@ -1,4 +1,4 @@
-"""What the pages name is there: files, modules, links and their headings."""
+"""Tests of the pages: the files, modules, links and headings that they name exist."""
 
 import re
 from collections.abc import Iterator
@@ -23,19 +23,19 @@ _SKIPPED = {"__pycache__", "node_modules", "dist", ".venv"}
 
 @cache
 def paths() -> set[str]:
-    """Every file and folder of ours, from the root."""
+    """Return every file and folder of ours, from the root."""
     found = {file.relative_to(ROOT) for name in OURS for file in (ROOT / name).rglob("*")}
     return {str(path) for path in found if not _SKIPPED & {*path.parts}} | {*OURS}
 
 
 @cache
 def modules() -> set[str]:
-    """Modules and folders of ours, as imports name them."""
+    """Return our modules and folders, as imports name them."""
     return {path.removeprefix("clients/python/").removesuffix(".py").replace("/", ".") for path in paths()}
 
 
 def quoted(page: Path) -> Iterator[str]:
-    """Words between backticks."""
+    """Yield the words between backticks."""
     for text in re.findall(r"`([^`\n]+)`", page.read_text()):
         yield from (word.strip("(),:;") for word in text.split())
 

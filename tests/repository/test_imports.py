@@ -85,7 +85,7 @@ def violations(tree: SourceTree, rule: ImportRule) -> list[str]:
 
 
 def reached(tree: SourceTree, module: str, deep: bool) -> Iterator[tuple[Import, tuple[str, ...]]]:
-    """What a module imports; if `deep`, also what that imports when it is loaded, each with the way to it."""
+    """Yield the imports of a module; if `deep`, also their own imports at load; each with the way to it."""
     seen = {module}
     queue: list[tuple[str, ...]] = [(module,)]
     while queue:

@@ -76,7 +76,7 @@ async def use(dispatcher: InProcessDispatcher, slots: SlotTable) -> None:
 
 
 async def attach(dispatcher: InProcessDispatcher, slots: SlotTable) -> None:
-    """What the adapter does with a lease that the worker refuses."""
+    """Attach with a lease; raise as the adapter does if it is refused."""
     async with granted(dispatcher) as lease:
         try:
             slots.acquire(read(lease))

@@ -1,4 +1,4 @@
-"""What installing the distribution promises: a light base, pins that fit together, files that ship."""
+"""Tests of the installed distribution: a light base, pins that fit together, files that ship."""
 
 import re
 import subprocess

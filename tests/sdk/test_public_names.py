@@ -1,4 +1,4 @@
-"""What programs may rely on: adding a name is a decision, losing one is a break."""
+"""Tests of the public API: adding a name is a decision, losing one is a breaking change."""
 
 import inspect
 

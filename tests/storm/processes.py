@@ -1,4 +1,4 @@
-"""What a process holds, read from /proc."""
+"""Resources that a process holds, read from /proc."""
 
 import os
 import time

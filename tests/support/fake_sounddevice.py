@@ -35,7 +35,7 @@ class Stream:
 
 
 class Devices:
-    """What a test puts in the place of the module: `monkeypatch.setitem(sys.modules, "sounddevice", ...)`."""
+    """A replacement of the module: `monkeypatch.setitem(sys.modules, "sounddevice", Devices(...))`."""
 
     PortAudioError = PortAudioError
 

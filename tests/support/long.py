@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make long`: further seeds of what one seed shows, and what takes very long."""
+"""Test cases that `make test` leaves to `make long`: further seeds, and tests that take very long."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -23,7 +23,7 @@ _OF_OURS: Final = frozenset({"session.resumed"})
 
 
 def fault(dialect: str, side: str, event: Any) -> str | None:
-    """What is wrong with an event of one side; None if nothing is, or if the dialect is not of OpenAI."""
+    """Return the fault of an event of one side; None if it has none or the dialect is not OpenAI's."""
     if (dialect, side) not in _SIDES or event.get("type") in _OF_OURS:
         return None
     types = _types(dialect, side)

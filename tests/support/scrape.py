@@ -1,4 +1,4 @@
-"""What an administration port says."""
+"""A client of the administration port."""
 
 import asyncio
 from dataclasses import dataclass

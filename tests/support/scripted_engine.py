@@ -105,7 +105,7 @@ def _without_effect(content: Content) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Play:
-    """What happens in one unit. `hold` names the step that waits for `ScriptedSession.release`."""
+    """The script of one unit. `hold` names the step that waits for `ScriptedSession.release`."""
 
     says: tuple[tuple[str, float], ...] = ()
     """Pieces: text, and seconds of audio."""
@@ -161,7 +161,7 @@ def hang(step: str) -> Play:
 
 @dataclass(frozen=True)
 class Script:
-    """What one session plays: `plays`, and then the model listens, or begins again with `repeat`.
+    """The script of one session: `plays`, and then the model listens, or begins again with `repeat`.
 
     Outside full duplex, listening is saying nothing: a turn ends with TURN, a chunk of a stream with CHUNK,
     and with TURN if it ends the utterance.
@@ -290,7 +290,7 @@ class ScriptedSession:
 
     @property
     def duplex(self) -> DuplexSetup:
-        """What it was set up with, as the duplex session that it is."""
+        """Return the session's setup, which must be of full duplex."""
         assert isinstance(self.setup, DuplexSetup)
         return self.setup
 

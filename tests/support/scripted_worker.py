@@ -47,7 +47,7 @@ SCRIPTS: dict[str, tuple[Play, ...]] = {
     "fatal": (listen(), Play(breaks_device=True)),
     "stall": (listen(), Play(stalls_engine=True)),
 }
-"""What can be played; every script begins again at its end."""
+"""Scripts by name; each begins again at its end."""
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ PAGE = Path(__file__).parents[2] / "docs/protocol/states.md"
 
 
 def read_states(title: str) -> dict[tuple[str, str], str]:
-    """What the section of this title says of each event in each state: the text of its cell."""
+    """Return the text of each cell of the table in the section `title`, by event and state."""
     section = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     (text,) = (it.partition("\n")[2] for it in section if it.partition("\n")[0] == title)
     lines = [line for line in text.splitlines() if line.startswith("|")]

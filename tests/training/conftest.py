@@ -1,4 +1,4 @@
-"""What several lessons are made of."""
+"""Fixtures that several lessons share."""
 
 import random
 from collections.abc import Iterable

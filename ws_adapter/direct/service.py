@@ -153,7 +153,7 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
     if not rights.allows_model(request.model):
         raise Refused(AcquireReason.NOT_ALLOWED, "the key is not for this model", field="model")
     if entry.key is not None and entry.key.limits.tokens_per_day is not None:
-        # Nobody can end a direct session when its tokens are spent.
+        # The adapter cannot end a direct session when its tokens are spent.
         message = "a key with tokens_per_day opens no direct sessions"
         raise Refused(AcquireReason.NOT_ALLOWED, f"{message}; connect by WebSocket, or use another key")
     max_wait_s = longest_s = options.queue_max_wait_s

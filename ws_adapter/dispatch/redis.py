@@ -374,7 +374,7 @@ class RedisDispatcher:
             if pool is None:
                 unserved.add(wanted)
             if pool is not None:
-                pool.newcomers += 1
+                pool.unreported += 1
                 calls.append(self._enqueue(pool, ticket))
             elif ticket.unserved_at is None:
                 ticket.unserved_at = self.clock.now()
@@ -384,7 +384,7 @@ class RedisDispatcher:
     def _pool_for(self, ticket: SharedTicket) -> SharedPool | None:
         if ticket.pool is not None and ticket.pool.name in self._pools:
             return ticket.pool  # where its place is
-        # Sessions that lost their worker stay ahead of newcomers also while no other worker is there.
+        # Sessions that lost their worker stay ahead of new ones also while no other worker is there.
         name = choose(self._offers(ticket.request)) or ticket.request.again
         return self._pools.get(name) if name is not None else None
 

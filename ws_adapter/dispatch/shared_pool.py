@@ -69,7 +69,7 @@ class SharedPool:
         self.tickets: dict[str, SharedTicket] = {}
         """Tickets that Redis has, or had."""
         self.stats = Stats()
-        self.newcomers = 0
+        self.unreported = 0
         """Tickets that entered since the last statistics."""
         self.deserted_at: float | None = None
         """The time since when the pool has no worker."""
@@ -92,11 +92,11 @@ class SharedPool:
     @property
     def free_slots(self) -> int:
         """The free slots that no ticket waits for."""
-        return max(0, self.inputs.free_slots - self.stats.length - self.newcomers)
+        return max(0, self.inputs.free_slots - self.stats.length - self.unreported)
 
     def learn(self, stats: Stats) -> None:
         """Take the statistics that Redis has of the pool."""
-        self.stats, self.newcomers = stats, 0
+        self.stats, self.unreported = stats, 0
         means = {
             kind: (m.mean / _MS, m.samples) for name, m in stats.means.items() if (kind := kind_of(name))
         }
@@ -116,7 +116,7 @@ class SharedPool:
 
     def wait_of_next(self, kind: Kind) -> float:
         """Return the seconds that one more ticket would wait at the end of the queue."""
-        return self.wait_at(self.stats.length + self.newcomers + 1, kind).seconds
+        return self.wait_at(self.stats.length + self.unreported + 1, kind).seconds
 
     def place(self, ticket: SharedTicket) -> QueuePlace:
         """Return the place of one of the pool's tickets."""

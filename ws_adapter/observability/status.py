@@ -72,11 +72,11 @@ class Status(Struct, frozen=True):
     """The name of the VAD: `silero` or `energy`."""
     history: list[ChartPoint] = []
     adapters: list[Peer] = []
-    """Those of the cluster, the oldest first; none where there is but this one."""
+    """The adapters of the cluster, oldest first; empty if this one is alone."""
     detached: int = 0
     """Detached sessions, which wait for their client to return."""
     processes: list[Process] = []
-    """Those that `antiphon serve` keeps up on this machine; none of an adapter that was started alone."""
+    """The processes that `antiphon serve` supervises on this machine; empty for an adapter started alone."""
 
 
 def read_status(snapshot: Snapshot) -> Status:

@@ -110,7 +110,7 @@ class UnitTelemetry:
         self._fields.unit = run.unit
         if span is not INVALID_SPAN:
             return format_traceparent(span.get_span_context())
-        # Nobody gains by guessing it, and it is drawn for every unit.
+        # The span ID is no secret and is drawn for every unit, so a fast generator does.
         return trace.untraced % (random.getrandbits(64) or 1)
 
     def said(self, piece: Piece, *, was_told: bool) -> None:

@@ -57,7 +57,7 @@ _read_peer: Final = msgspec.json.Decoder(Peer)
 
 
 @dataclass(eq=False)
-class _Newcomer:
+class _PendingAdmission:
     demands: Sequence[AdmissionRequest]
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     refused: Refused | None = None
@@ -98,7 +98,7 @@ class RedisPeers:
         self._life_ms = round(life_s * 1000)
         self._held: Counter[str] = Counter()
         self._changed: set[str] = set()
-        self._asking: deque[_Newcomer] = deque()
+        self._asking: deque[_PendingAdmission] = deque()
         self._news = asyncio.Event()
         self._answers = True
         """Whether Redis answers, so that waiting for it makes sense."""
@@ -110,18 +110,18 @@ class RedisPeers:
     async def admit(self, demands: Sequence[AdmissionRequest]) -> Admitted | Refused:
         if not demands:
             return UNCOUNTED
-        newcomer = _Newcomer(demands)
+        admission = _PendingAdmission(demands)
         try:
-            is_told = await self._ask(newcomer)
+            is_told = await self._ask(admission)
         except BaseException:
-            self._withdraw(newcomer)
+            self._withdraw(admission)
             raise
-        if newcomer.refused is not None:
-            return newcomer.refused
+        if admission.refused is not None:
+            return admission.refused
         if not is_told:
             self._counted_alone()
-            self._hold(newcomer.clients)
-        return Admitted(partial(self._leave, newcomer.clients))
+            self._hold(admission.clients)
+        return Admitted(partial(self._leave, admission.clients))
 
     async def all(self) -> list[Peer]:
         """Return the live adapters. While Redis is unavailable, they are as last read."""
@@ -163,38 +163,38 @@ class RedisPeers:
             else:
                 self._news.clear()
 
-    # ---------------------------------------------------------------------------------- newcomers
+    # ---------------------------------------------------------------------------------- admissions
 
-    async def _ask(self, newcomer: _Newcomer) -> bool:
+    async def _ask(self, admission: _PendingAdmission) -> bool:
         """Wait for the answer of Redis about a new connection; False if there is none."""
         if not self._answers or len(self._asking) >= MOST_WAITING:
             return False
-        self._asking.append(newcomer)
+        self._asking.append(admission)
         self._news.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._ask_s):
-                await newcomer.answered.wait()
-        if newcomer.answered.is_set() and not newcomer.is_abandoned:
+                await admission.answered.wait()
+        if admission.answered.is_set() and not admission.is_abandoned:
             return True
-        newcomer.is_abandoned = True
+        admission.is_abandoned = True
         self._lost("no answer within %g s", self._ask_s)
         return False
 
-    def _answer(self, newcomer: _Newcomer, refused: Refused | None) -> None:
+    def _answer(self, admission: _PendingAdmission, refused: Refused | None) -> None:
         # Told once more with the next call: this one may have come twice, or be for nobody any more.
-        self._changed.update(newcomer.clients)
-        if newcomer.is_abandoned:
+        self._changed.update(admission.clients)
+        if admission.is_abandoned:
             return
-        newcomer.refused = refused
+        admission.refused = refused
         if refused is None:
-            self._held.update(newcomer.clients)
-        newcomer.answered.set()
+            self._held.update(admission.clients)
+        admission.answered.set()
 
-    def _withdraw(self, newcomer: _Newcomer) -> None:
+    def _withdraw(self, admission: _PendingAdmission) -> None:
         """Withdraw a new connection that is gone."""
-        if newcomer.answered.is_set() and not newcomer.is_abandoned and newcomer.refused is None:
-            self._leave(newcomer.clients)
-        newcomer.is_abandoned = True
+        if admission.answered.is_set() and not admission.is_abandoned and admission.refused is None:
+            self._leave(admission.clients)
+        admission.is_abandoned = True
 
     def _hold(self, clients: Sequence[str]) -> None:
         self._held.update(clients)
@@ -216,11 +216,11 @@ class RedisPeers:
 
     async def _meet(self) -> None:
         """Send one heartbeat with all changes and every new connection that waits."""
-        asked: list[_Newcomer] = []
+        asked: list[_PendingAdmission] = []
         while self._asking and len(asked) < MOST_ASKED:
-            newcomer = self._asking.popleft()
-            if not newcomer.is_abandoned:
-                asked.append(newcomer)
+            admission = self._asking.popleft()
+            if not admission.is_abandoned:
+                asked.append(admission)
         if not self._asking:
             self._news.clear()
         try:
@@ -228,21 +228,21 @@ class RedisPeers:
                 answers = await self._exchange(asked)
         except _FAILURES as error:
             self._is_known = False
-            for newcomer in (*asked, *self._asking):
-                newcomer.is_abandoned = True
-                newcomer.answered.set()
+            for admission in (*asked, *self._asking):
+                admission.is_abandoned = True
+                admission.answered.set()
             self._asking.clear()
             self._lost("%r", error)
             return
         if not self._answers:
             logger.info("Redis answers: limits are those of all adapters again")
         self._answers = self._is_known = True
-        for newcomer, demand, missing_ms in zip(asked, answers[::2], answers[1::2], strict=True):
+        for admission, demand, missing_ms in zip(asked, answers[::2], answers[1::2], strict=True):
             wait_s = missing_ms / 1000 if missing_ms >= 0 else None
-            self._answer(newcomer, Refused(demand - 1, wait_s) if demand else None)
+            self._answer(admission, Refused(demand - 1, wait_s) if demand else None)
 
-    async def _exchange(self, asked: Sequence[_Newcomer]) -> Sequence[int]:
-        demands = [newcomer.demands for newcomer in asked]
+    async def _exchange(self, asked: Sequence[_PendingAdmission]) -> Sequence[int]:
+        demands = [admission.demands for admission in asked]
         about = _encode(self._about())
         while True:
             told = self._changed if self._is_known else self._held.keys()

@@ -58,7 +58,7 @@ class WaitExpired(DispatchError):
 
 
 class WaitCancelled(DispatchError):
-    """Somebody who knows the ticket gave its place up."""
+    """A client that knows the ticket gave its place up."""
 
 
 class DispatcherUnavailable(DispatchError):

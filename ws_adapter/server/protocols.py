@@ -81,83 +81,83 @@ class _MachineParts:
     new_earlier_id: Callable[[], str]
 
 
-def _realtime(wanted: _MachineParts) -> Machine:
+def _realtime(parts: _MachineParts) -> Machine:
     vocabulary = Opening(
-        wanted.session_id,
-        wanted.selection.mode,
-        wanted.limits.max_append_s,
+        parts.session_id,
+        parts.selection.mode,
+        parts.limits.max_append_s,
         new_token,
-        wanted.new_earlier_id,
-        wanted.recording_id,
+        parts.new_earlier_id,
+        parts.recording_id,
     )
-    return DuplexMachine(vocabulary, wanted.limits, wanted.catalogue, new_token)
+    return DuplexMachine(vocabulary, parts.limits, parts.catalogue, new_token)
 
 
-def _realtime_chat(wanted: _MachineParts) -> Machine:
-    return RealtimeChat(wanted.session_id, wanted.limits, wanted.catalogue, new_token, wanted.recording_id)
+def _realtime_chat(parts: _MachineParts) -> Machine:
+    return RealtimeChat(parts.session_id, parts.limits, parts.catalogue, new_token, parts.recording_id)
 
 
-def _duplex(wanted: _MachineParts) -> Machine:
+def _duplex(parts: _MachineParts) -> Machine:
     # Its clients count one result for each chunk they send.
-    limits = replace(wanted.limits, silence_tail_units=0)
+    limits = replace(parts.limits, silence_tail_units=0)
     vocabulary = Duplex(
-        wanted.selection.label or wanted.session_id,
-        wanted.selection.mode,
+        parts.selection.label or parts.session_id,
+        parts.selection.mode,
         limits,
         new_token,
-        announces_slot=wanted.selection.announces_slot,
-        recording_id=wanted.recording_id,
+        announces_slot=parts.selection.announces_slot,
+        recording_id=parts.recording_id,
     )
-    return DuplexMachine(vocabulary, limits, wanted.catalogue, new_token)
+    return DuplexMachine(vocabulary, limits, parts.catalogue, new_token)
 
 
-def _chat(wanted: _MachineParts) -> Machine:
-    return Chat(wanted.limits, wanted.catalogue, wanted.recording_id)
+def _chat(parts: _MachineParts) -> Machine:
+    return Chat(parts.limits, parts.catalogue, parts.recording_id)
 
 
-def _completion(wanted: _MachineParts) -> Machine:
-    created = int(wanted.clock.unix())
-    return CompletionMachine(wanted.limits, wanted.catalogue, secrets.token_hex(12), created)
+def _completion(parts: _MachineParts) -> Machine:
+    created = int(parts.clock.unix())
+    return CompletionMachine(parts.limits, parts.catalogue, secrets.token_hex(12), created)
 
 
-def _transcription(wanted: _MachineParts) -> Machine:
-    created = int(wanted.clock.unix())
-    if wanted.selection.may_be_ga:
-        return ProtocolChooser(wanted.session_id, created, wanted.limits, wanted.catalogue, new_token)
-    return Transcription(wanted.session_id, created, wanted.limits, wanted.catalogue)
+def _transcription(parts: _MachineParts) -> Machine:
+    created = int(parts.clock.unix())
+    if parts.selection.may_be_ga:
+        return ProtocolChooser(parts.session_id, created, parts.limits, parts.catalogue, new_token)
+    return Transcription(parts.session_id, created, parts.limits, parts.catalogue)
 
 
-def _transcription_ga(wanted: _MachineParts) -> Machine:
-    session, shape = wanted.selection.session, transcription_ga.SessionFields
+def _transcription_ga(parts: _MachineParts) -> Machine:
+    session, shape = parts.selection.session, transcription_ga.SessionFields
     return TranscriptionGa(
-        wanted.session_id,
-        int(wanted.clock.unix()),
-        wanted.limits,
-        wanted.catalogue,
+        parts.session_id,
+        int(parts.clock.unix()),
+        parts.limits,
+        parts.catalogue,
         new_token,
         msgspec.json.decode(session, type=shape) if session else None,
     )
 
 
-def _live(wanted: _MachineParts) -> Machine:
-    clock = wanted.clock
+def _live(parts: _MachineParts) -> Machine:
+    clock = parts.clock
     return Live(
-        wanted.session_id,
-        wanted.limits,
-        wanted.catalogue,
+        parts.session_id,
+        parts.limits,
+        parts.catalogue,
         new_token,
         lambda at: clock.unix() + at - clock.now(),
     )
 
 
-def _realtime_ga(wanted: _MachineParts) -> Machine:
-    clock, selection = wanted.clock, wanted.selection
+def _realtime_ga(parts: _MachineParts) -> Machine:
+    clock, selection = parts.clock, parts.selection
     given = msgspec.json.decode(selection.session, type=SessionFields) if selection.session else None
     return RealtimeGa(
-        wanted.session_id,
+        parts.session_id,
         selection.model or (given.model if given is not None else None) or "",
-        wanted.limits,
-        wanted.catalogue,
+        parts.limits,
+        parts.catalogue,
         new_token,
         lambda at: clock.unix() + at - clock.now(),
         given,

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import Verdict
 
-MOST_NEWCOMERS: Final = 256
+MOST_PENDING: Final = 256
 
 
 class PendingSession(Protocol):
@@ -23,7 +23,7 @@ class PendingSession(Protocol):
 class PendingSessions:
     """The pending sessions, the oldest first. One too many ends the oldest of the caller with the most."""
 
-    def __init__(self, most: int = MOST_NEWCOMERS) -> None:
+    def __init__(self, most: int = MOST_PENDING) -> None:
         self._most = most
         self._callers: dict[PendingSession, str] = {}
 

@@ -66,8 +66,6 @@ from ws_adapter.worker.session_streams import is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)
 
-"""Signals of a unit that is not over."""
-
 CLOSE_TIMEOUT_S: Final = 5.0
 SLOW_CLOSE_TIMEOUT_S: Final = 1.0
 
@@ -117,7 +115,7 @@ class Session:
         self._taken = taken
         journals, resumable = services.shared_journals, self._resumable
         lasts = journals is not None and resumable is not None and machine.lasts
-        # What an event follows from is in the journal before it is sent.
+        # The journal must hold the cause of an event before the event is sent.
         at_once = _never if lasts else socket.write_text
         if recording is not None and not lasts:
             at_once = partial(self._write_text, recording)
@@ -575,17 +573,17 @@ class Session:
         else:
             actions = machine.binary_frame(now)
         if Offload in map(type, actions):
-            self._reading = asyncio.create_task(self._read_apart(actions, message, is_lost))
+            self._reading = asyncio.create_task(self._read_offloaded(actions, message, is_lost))
         else:
             self._finish(actions, message, is_lost)
         if self._lasting is not None and self._resumable is not None and self._resumable.is_confirmed:
             self._lasting.commit()  # the token before opens nothing any more
 
-    async def _read_apart(self, actions: list[Action], message: Message, is_lost: bool) -> None:
+    async def _read_offloaded(self, actions: list[Action], message: Message, is_lost: bool) -> None:
         try:
-            while apart := next((action for action in actions if isinstance(action, Offload)), None):
-                self._perform([action for action in actions if action is not apart])
-                then = await self._services.readers.do(apart.work, has_slot=self._has_worker)
+            while offload := next((action for action in actions if isinstance(action, Offload)), None):
+                self._perform([action for action in actions if action is not offload])
+                then = await self._services.readers.do(offload.work, has_slot=self._has_worker)
                 actions = then(self._clock.now())
             self._finish(actions, message, is_lost)
         except Exception:
@@ -612,7 +610,7 @@ class Session:
             return True
         if message.is_newest or message.age_s <= self._services.options.max_lag_s:
             return False
-        # What has waited because we did not read it is not the client's to lose.
+        # A message that waited because the adapter did not read is not late.
         return self._clock.now() - self._held_until >= message.age_s
 
     async def _send(self, recording: Recording, *frame: bytes) -> None:

@@ -411,7 +411,7 @@ class Slot:
             except AttachFailed as failed:
                 if failed.reason is not Reason.NO_FREE_SLOT or self._is_short_of_time(lease.target):
                     raise
-        # Somebody who came past the dispatcher may have it, or a session that is not clean yet.
+        # A session that bypassed the dispatcher, or one not cleaned up yet, may hold the slot.
         self._waits = lease.slot in source.services.registry.occupied(lease.target).slots
         raise AttachFailed(Reason.NO_FREE_SLOT)
 

@@ -33,7 +33,7 @@ class Exchange:
     code: int = 1000
 
     def violations(self, *, code: int | None = None) -> list[str]:
-        """What is found wrong."""
+        """Return the violations found."""
         rules = self.make()
         for _ in range(self.units):
             rules.append(bytes(64_000))
@@ -41,18 +41,18 @@ class Exchange:
         return found + list(rules.finished(self.code if code is None else code))
 
     def changed(self, index: int, **fields: Any) -> "Exchange":
-        """With one event changed; `...` takes a field away."""
+        """Return a copy with one event changed; `...` removes a field."""
         events = [dict(event) for event in self.events]
         events[index].update(fields)
         events[index] = {name: value for name, value in events[index].items() if value is not ...}
         return Exchange(self.make, events, self.units, self.code)
 
     def without(self, index: int) -> "Exchange":
-        """With one event left out."""
+        """Return a copy without one event."""
         return Exchange(self.make, self.events[:index] + self.events[index + 1 :], self.units, self.code)
 
     def twice(self, index: int) -> "Exchange":
-        """With one event sent twice."""
+        """Return a copy with one event sent twice."""
         events = self.events[: index + 1] + self.events[index:]
         return Exchange(self.make, events, self.units, self.code)
 

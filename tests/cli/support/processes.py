@@ -67,7 +67,7 @@ class Serve:
 
     @property
     def errors(self) -> str:
-        """What it wrote to standard error so far."""
+        """The server's standard error so far."""
         return self._log.read_text()
 
     def address(self, name: str) -> str:
@@ -77,16 +77,16 @@ class Serve:
         return found[1]
 
     def children(self) -> dict[str, int]:
-        """Command -> process id, of the two that it started."""
+        """Return command -> process id of the server's worker and adapter."""
         return {name: pid for name in ("worker", "adapter") for pid in self.pids(name)}
 
     def pids(self, command: str) -> set[int]:
-        """Those of all its workers, or of all its adapters."""
+        """Return the process ids of the server's workers or adapters."""
         found = processes_naming(str(self.scratch / "antiphon-"))
         return {pid for pid, line in found.items() if f" {command} " in line}
 
     def redis_pids(self) -> set[int]:
-        """Those of a Redis server of its own."""
+        """Return the process ids of the server's own Redis."""
         found = processes_naming(str(self.scratch / "antiphon-"))
         return {pid for pid, line in found.items() if "redis-server" in line}
 

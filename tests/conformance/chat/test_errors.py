@@ -27,7 +27,7 @@ SAYS = write("Seven.")
 
 
 async def answered(stack: Stack, event: Any) -> tuple[list[Event], int | None]:
-    """What `/ws/chat` says to a request, and its close code."""
+    """Return the events of `/ws/chat` after a request, and its close code."""
     async with stack.client(CHAT) as client:
         await client.send(event)
         return await client.end()

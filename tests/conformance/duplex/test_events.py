@@ -5,7 +5,6 @@ import base64
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -136,18 +135,8 @@ async def test_queue_events(narrow: Stack, target: str) -> None:
     assert len({event["ticket_id"] for event in events}) == 1
 
 
-async def setup_of(stack: Stack, event: Event) -> tuple[dict[str, Any], Event]:
-    """What the worker was set up with by this `prepare`, and `prepared`."""
-    async with stack.client(OMNI) as client:
-        await client.expect("queue_done")
-        prepared = await client.ask(event)
-        assert prepared["type"] == "prepared"
-        await client.send(chunk())
-        return told(await client.next())["setup"], prepared
-
-
 async def test_prepare_reaches_the_worker(stack: Stack) -> None:
-    """What is not honoured is listed by its public name."""
+    """`prepared` lists ignored fields by their public names."""
     config = {
         **{"length_penalty": 1.5, "top_k": 7, "decode_mode": "greedy", "generate_audio": False},
         **{"max_slice_nums": 2, "beam": 4},
@@ -177,12 +166,12 @@ async def test_prepare_voice_must_be_registered(stack: Stack) -> None:
 
 
 def named(*shades: int) -> list[str]:
-    """What the worker calls the pictures of these shades."""
+    """Return the worker's names of the pictures of these shades."""
     return [hashlib.sha256(picture(shade)).hexdigest()[:8] for shade in shades]
 
 
 async def test_frames_go_with_the_next_unit_the_newest_four(stack: Stack) -> None:
-    """Those of the chunk itself are newer; base64 may stand in an object."""
+    """The chunk's own frames are newer; base64 may stand in an object."""
     frames = [video_frame(shade) for shade in range(6)]
     second = chunk(frame_base64_list=[{"data": jpeg(8)}, {"base64": jpeg(9)}])
 

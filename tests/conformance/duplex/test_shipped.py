@@ -36,7 +36,7 @@ def chunks(pcm: NDArray[np.float32]) -> Iterator[str]:
 
 
 async def converse(client: Client, pcm: NDArray[np.float32], **fields: object) -> tuple[str, int]:
-    """What the model says to a question, in lockstep up to the end of its turn: text and samples."""
+    """Return text and sample count of the model's answer, taken in lockstep to the end of its turn."""
     text, samples = "", 0
     questions = chunks(pcm)
     for _ in range(-(-pcm.size // RATE) + LONGEST_REPLY):

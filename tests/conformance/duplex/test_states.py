@@ -133,7 +133,7 @@ async def test_active_pause_lets_units_in_flight_be_answered(stack: Stack) -> No
 
 
 async def test_stop_while_active_replaces_pending_answers(stack: Stack) -> None:
-    """Whatever follows it is ignored."""
+    """Messages after `stop` are ignored."""
     async with stack.client(OMNI) as client:
         await begin(client, hang("generate"))
         await client.send(chunk(), STOP, chunk(), PAUSE, prepare(), STOP, json.dumps(UNKNOWN))

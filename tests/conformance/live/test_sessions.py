@@ -70,7 +70,7 @@ async def test_sound_comes_in_real_time_from_the_start(stack: Stack) -> None:
 
 
 async def test_speech_over_an_answer_stops_it(stack: Stack) -> None:
-    """What was said before the interruption is all that is heard: the rest of the long answer never comes."""
+    """An interruption ends the audio: the rest of the long answer never arrives."""
     async with stack.client(URL) as client:
         await begin(client, *[speak(f"word {i} ") for i in range(20)], listen())
         await client.send(append(20.0))

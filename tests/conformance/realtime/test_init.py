@@ -221,7 +221,7 @@ async def test_config_unknown_keys_are_listed(stack: Stack, words: Words) -> Non
 
 @both
 async def test_config_does_not_survive_into_another_session(narrow: Stack, words: Words) -> None:
-    """Of the same slot, one after the other."""
+    """The sessions use the same slot, one after the other."""
     for given, top_k in (({"top_k": 5}, 5), ({}, 20)):
         async with narrow.client() as client:
             client.ignored = {"session.queued", "session.queue_update"}

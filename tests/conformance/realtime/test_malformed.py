@@ -72,7 +72,7 @@ async def test_opcode_of_a_message_is_that_of_its_first_frame(stack: Stack) -> N
 
 @STATES
 async def test_invalid_utf8(stack: Stack, words: Words | None) -> None:
-    """It is looked for in the whole frame, also where base64 is expected."""
+    """The adapter checks the whole frame for invalid UTF-8, also where base64 is expected."""
     long_audio = json.dumps((words or G3).append()).encode()
     for bad in (
         b'{"type":"session.close","reason":"\xff"}',

@@ -168,8 +168,8 @@ async def test_slot_is_handed_on_only_when_it_is_clean(words: Words) -> None:
 
 
 async def test_wait_is_estimated() -> None:
-    """What is left of the busy slot, then e(kind). Before three samples it says it is a guess:
-    a running session lasts as long again, one of a kind that was never seen 120 s in audio, 90 s in video."""
+    """The estimate is the rest of the busy slot, then e(kind). Before three samples it is marked a guess:
+    a running session lasts as long again, an unseen kind 120 s in audio, 90 s in video."""
     async with clockwork(slots=1) as world, world.client() as holder:
         await G3.begin(holder)
         await world.advance(20.0)

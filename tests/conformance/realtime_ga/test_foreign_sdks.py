@@ -141,7 +141,7 @@ def test_agents_for_javascript_understand_every_event(secure: Secure, conditions
 
 @needs_node
 def test_agents_for_javascript_as_they_come_out_of_the_box(shipped: Stack, spoken: str) -> None:
-    """They ask for turns of the model's own, and answer with nothing to what the user says."""
+    """The SDK asks for semantic VAD and sends nothing in response to the user's speech."""
     told = voice_agents(shipped, spoken)
 
     assert told["turnDetection"] == "semantic_vad"

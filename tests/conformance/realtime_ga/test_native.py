@@ -112,7 +112,7 @@ async def spoken_answer(stack: Stack) -> None:
 
 
 async def interrupted_answer(stack: Stack) -> None:
-    """Who is cut short before anybody heard it answers what it was asked then."""
+    """Assert that a model interrupted before any audio was heard answers the new question."""
     counting, name, reply = question("counting"), question("name"), reply_to("name")
 
     async def follow(connection: Any, microphone: Microphone, events: list[Any]) -> bool:

@@ -50,7 +50,7 @@ async def offer(talk: Conversation, choice: Any) -> Any:
 
 
 async def give(talk: Conversation, call_id: str, output: str) -> None:
-    """What came of a call."""
+    """Send the output of a function call."""
     item: Any = {"type": "function_call_output", "call_id": call_id, "output": output}
     await talk.sdk.conversation.item.create(item=item)
 

@@ -1,4 +1,4 @@
-"""What the tests of chat say, on `/ws/chat` (C) and on `/v1/realtime?mode=chat` (G3)."""
+"""Events of the chat tests, on `/ws/chat` (C) and on `/v1/realtime?mode=chat` (G3)."""
 
 import json
 from typing import Any
@@ -130,6 +130,6 @@ async def begin(client: Client, payload: Event | None = None) -> Event:
 
 
 def told(text: str) -> Any:
-    """What a turn that is `TELLS` was given: the setup of its session, and itself."""
+    """Return the input of a turn that plays `TELLS`: its session's setup and its unit."""
     said = json.loads(text)
     return said["setup"], said["units"][0]

@@ -91,7 +91,7 @@ class Client:
         return self.events[start:]
 
     async def end(self) -> tuple[list[Event], int | None]:
-        """What is left up to the end of the connection, and the close code."""
+        """Return the remaining events up to the end of the connection, and the close code."""
         found = []
         try:
             while True:
@@ -201,9 +201,9 @@ class RawClient:
         return event
 
     async def end(self) -> tuple[list[Event], int, str]:
-        """What is left up to the server's Close, its code and its reason; then the transport has to end.
+        """Return the remaining events, the code and the reason of the server's Close.
 
-        The server's Close is answered, as the protocol wants.
+        The client answers the Close, as the protocol requires; then the transport has to end.
         """
         start = len(self.events)
         while True:

@@ -145,6 +145,6 @@ def timeout(reason: str) -> Event:
 
 
 def told(result: Event) -> dict[str, Any]:
-    """What the worker was given, said by a unit that plays `TELLS`."""
+    """Return the worker's input, reported by a unit that plays `TELLS`."""
     content: dict[str, Any] = json.loads(result["text"])
     return content

@@ -25,14 +25,14 @@ _KNOWN = "next script is known"
 
 
 class Log:
-    """What a process writes."""
+    """The log file of a process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def text(self) -> str:
-        """All of it, so far."""
+        """The whole log so far."""
         return self.path.read_text(errors="replace")
 
     def count(self, marker: str) -> int:
@@ -84,7 +84,7 @@ def _end(process: Process) -> None:
 
 
 def wait_for(process: Process, log: Log, marker: str) -> str:
-    """What the process says behind `marker`, once it does."""
+    """Wait for a line that begins with `marker`; return its rest."""
     end = time.monotonic() + START_S
     while (told := log.after(marker)) is None:
         assert process.poll() is None, f"ended with {process.returncode}:\n{log.text}"
@@ -106,7 +106,7 @@ class Worker:
         self._tell(f"release {key} {step} {unit}")
 
     def next(self, *plays: Play, **script: Any) -> None:
-        """What the next session without a prompt plays; for prompted workers."""
+        """Set the script of the next session without a prompt; for prompted workers."""
         known = self.log.count(_KNOWN)
         self._tell(f"next {Script(plays, **script).as_prompt()}")
         self.log.wait_for(_KNOWN, known + 1)
@@ -146,7 +146,7 @@ def chatting_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
 
 @contextmanager
 def shipped_worker(slots: int = 4, *options: str) -> Iterator[Worker]:
-    """What users meet: the checkpoint of the package."""
+    """Run the worker that users get: with the package's checkpoint."""
     arguments = ("worker", "--listen", "127.0.0.1:0", "--slots", str(slots), *options)
     with running("antiphon_command", *arguments) as (process, log):
         yield Worker(process, log, wait_for(process, log, "worker ready on "))

@@ -75,7 +75,7 @@ async def begin(client: Client) -> None:
 
 
 async def told(client: Client) -> list[dict[str, Any]]:
-    """What a worker that `TELLS` was given up to the end of the utterance: its units."""
+    """Return the units given to a worker that plays `TELLS`, up to the end of the utterance."""
     events = await client.until("transcription.done")
     units: list[dict[str, Any]] = json.loads(events[-2]["delta"])["units"]
     return units

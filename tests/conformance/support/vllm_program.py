@@ -12,9 +12,9 @@ PRINTED_URL = "ws://localhost:8000/v1/realtime"
 
 
 async def run_program(folder: Path, url: str, model: str) -> str:
-    """What it prints about `audio.wav` in `folder`; `url` is where it finds the server.
+    """Return the program's output for `audio.wav` in `folder`, with the server at `url`.
 
-    Nothing of it is changed but its address, and the name of the model, which the text leaves to its reader.
+    Only its address changes, and the name of the model, which the text leaves to its reader.
     """
     text = (FOLDER / "client.txt").read_text()
     assert text.count(PRINTED_URL) == 1

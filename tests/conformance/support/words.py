@@ -69,7 +69,7 @@ class Words:
         return self.append(audio=None, **fields)
 
     def path(self, field: str) -> str:
-        """Where a field of the initialising event is."""
+        """Return the path of a field of the initialising event."""
         return f"{self.opener_field}.{field}"
 
     async def begin(self, client: Client, *script: Play, **fields: Any) -> Event:
@@ -126,7 +126,7 @@ def without(event: Event, *names: str) -> Event:
 
 
 async def told(client: Client, words: Words, append: Event | None = None) -> Any:
-    """What a session whose next unit is `TELLS` was given: `setup`, and its `units` so far."""
+    """Return the input of a session whose next unit is `TELLS`: `setup`, and its `units` so far."""
     await client.send(append or words.append())
     while "text" not in (event := await client.next()) or not event["text"]:
         pass

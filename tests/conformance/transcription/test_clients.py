@@ -41,7 +41,7 @@ def bare(transcriber: Stack) -> Iterator[Stack]:
 
 
 async def test_printed_program_loses_nothing_of_its_audio(bare: Stack, tmp_path: Path) -> None:
-    """It connects without query or headers, sends 4096 bytes at a time unpaced, and reads only then."""
+    """The program connects without query or headers, sends 4096-byte pieces unpaced, and only then reads."""
     shutil.copy(GREETING, tmp_path / "audio.wav")
     bare.worker.next(TELLS, repeat=True)
 

@@ -199,7 +199,7 @@ async def test_worker_goes_away() -> None:
 
 
 async def test_adapter_shutdown() -> None:
-    """Who is idle or waits is sent away at once, as newcomers are, and who is busy after the drain."""
+    """Idle, waiting and new clients are disconnected at once, busy clients after the drain."""
     with transcribing_worker(1) as worker:
         with running_stack(worker, options=("--drain-timeout-s", "2")) as stack:
             worker.next(GO, write(" on"))

@@ -35,7 +35,7 @@ OUT_OF_DOMAIN = "out_of_domain.wav"
 
 
 def spoken() -> dict[str, str]:
-    """What is said in each recording that is within the model's domain."""
+    """Return file -> transcript of each recording within the model's domain."""
     entries = json.loads((RECORDINGS / "manifest.json").read_text())
     return {entry["file"]: entry["text"] for entry in entries if entry["file"] != OUT_OF_DOMAIN}
 

@@ -219,7 +219,7 @@ async def test_session_with_further_input_yields_its_slot_to_waiting_session(
 
 
 async def test_idle_session_yields_its_slot_to_new_session(narrow_transcriber: Stack) -> None:
-    """Whoever talks waits in the same line."""
+    """Transcription and duplex sessions share one queue."""
     stack = narrow_transcriber
     stack.worker.next(GO)
     stack.worker.next(write(" mine"))

@@ -1,4 +1,4 @@
-"""Somebody who talks all the time, over the model too: it lets them speak, again and again."""
+"""Tests of continuous user speech: the model talks over it for a bounded time, then listens again."""
 
 from itertools import groupby
 

@@ -52,7 +52,7 @@ async def test_killing_a_client_in_mid_turn_frees_its_slot(
 
 
 async def terminal_events(url: str, opened: asyncio.Queue[None]) -> tuple[list[str], int | None]:
-    """What a client with a session is told from then on, and the code of the Close."""
+    """Return the types of the events after `session.created`, and the close code."""
     async with connect(f"{url}/v1/realtime?mode=audio") as socket:
         client = Client(socket)
         await client.send({"type": "session.init", "payload": {}})

@@ -60,7 +60,7 @@ async def test_conversation_goes_on_while_all_processes_are_replaced(
     told = list[antiphon.Event]()
 
     async def said(units: list[np.ndarray]) -> str:
-        """What is said to units that are each answered before the next one is sent."""
+        """Send each unit after the answer to the one before, and return the text."""
         begin = len(told)
         for samples in units:
             mine = await session.send_audio(samples)

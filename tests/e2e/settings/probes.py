@@ -1,4 +1,4 @@
-"""What a test gives for each field of each dialect: another value than the usual one."""
+"""Test values for each field of each dialect, which differ from the defaults."""
 
 import base64
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ VALUES: dict[str, Any] = {
     "listen_top_k": 3,
     "tts_temperature": 0.4,
     "max_slice_nums": 4,
-    # What a session is.
+    # These fields configure a session.
     "system_prompt": "Be brief.",
     "prefix_system_prompt": "Be brief.",
     "instructions": "Be brief.",

@@ -56,9 +56,9 @@ class StillClock:
 
 
 class Scene:
-    """What a conversation comes to: `trace` holds all that its client or the model can tell apart.
+    """The outcome of a conversation: `trace` holds everything observable by its client or the model.
 
-    Events are without `unsupported_fields`, which are in `listed`; `refused` says whether there was an error.
+    Events lack `unsupported_fields`, which `listed` collects; `refused` is True after an error.
     """
 
     def __init__(self, family: Family, selection: Selection, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ class Fakes:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """What is done here is done by the engine's thread."""
+        """Run the body as the engine's thread would."""
         with self._mode, _Unguarded(self.moves), torch.inference_mode():
             yield
 

@@ -47,7 +47,7 @@ class Meter:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is done here is not counted."""
+        """Suspend counting in the body."""
         counted, self._counts = self._counts, False
         try:
             yield

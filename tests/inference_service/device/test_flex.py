@@ -58,7 +58,7 @@ def entries(part: Part) -> Tensor:
 def attended(
     part: Part, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None, window: int | None
 ) -> Tensor:
-    """What the rows [n, heads, head size] of a context see of it, each by itself."""
+    """Return the attention [n, heads, head size] of a context's rows, computed row by row."""
     groups, own, seen = queries.shape[1] // keys.shape[0], entries(part), list[Tensor]()
     for row in range(part.rows):
         end = part.start + row + 1

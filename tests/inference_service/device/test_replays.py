@@ -63,7 +63,7 @@ class Doubled:
 
 
 class CountsInPython(Doubled):
-    """Its factor is a Python number that changes."""
+    """A region whose factor is a Python number that changes."""
 
     factor = 0
 
@@ -76,14 +76,14 @@ class CountsInPython(Doubled):
 
 
 class AsksTheHost(Doubled):
-    """Its factor is read from memory while the region is captured."""
+    """A region whose factor is read from memory during the capture."""
 
     def compute(self) -> Tensor:
         return self.given * float(self.given[0])
 
 
 class TakesWhatItIsGiven(Doubled):
-    """It computes on the caller's tensor instead of a copy."""
+    """A region that computes on the caller's tensor instead of a copy."""
 
     def __call__(self, given: Tensor) -> Tensor:
         self.given = given
@@ -91,7 +91,7 @@ class TakesWhatItIsGiven(Doubled):
 
 
 class WritesElsewhere(Doubled):
-    """It counts its runs in new memory each time."""
+    """A region that counts its runs in new memory each time."""
 
     def compute(self) -> Tensor:
         self.ran = self.ran + 1

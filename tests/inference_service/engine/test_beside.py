@@ -1,4 +1,4 @@
-"""What is done beside the engine's thread for one session holds up no other, however long it takes."""
+"""Tests of work off the engine's thread: however long it takes, it delays no other session."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ from tests.inference_service.engine.test_engine import PATIENCE_S, Client, Rig, 
 
 @dataclass
 class Gate:
-    """Where a step that takes as long as the test wants stands still."""
+    """A gate that blocks a step until the test opens it."""
 
     reached: threading.Event = field(default_factory=threading.Event)
     opened: threading.Event = field(default_factory=threading.Event)

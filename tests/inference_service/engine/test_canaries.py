@@ -81,7 +81,7 @@ NEIGHBOURS = {
 
 @cache
 def alone() -> list[list[object]]:
-    """What the canaries are told by themselves."""
+    """Return the summaries of canaries that run alone."""
     canaries = [writing(), talking()]
     for canary in canaries:
         play([canary], [1])

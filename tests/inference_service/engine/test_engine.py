@@ -151,7 +151,7 @@ def rig() -> Iterator[Rig]:
 
 
 def speech_of(events: list[Event]) -> list[object]:
-    """What a session said: texts, ids, samples, and how units ended."""
+    """Return a session's texts, ids and samples, and the ends of its units."""
     said: list[object] = []
     for event in events:
         if isinstance(event, Piece):
@@ -321,7 +321,7 @@ def test_close_gives_one_closed_and_nothing_after_it(
     client.unit(5)
     client.session.cancel(5)
 
-    # Whatever was still on its way has passed through the engine once the neighbour is served.
+    # All pending orders have passed through the engine once the neighbour is served.
     neighbour.unit(1)
     neighbour.until(Finalized)
     assert client.told.empty()
@@ -401,7 +401,7 @@ def test_stop_ends_the_thread_and_silences_the_engine(rig: Rig, is_dead: bool) -
 
 @pytest.mark.parametrize("is_session", [False, True])
 def test_cached_pages_of_a_session_that_is_its_own_tenant_go_with_it(rig: Rig, is_session: bool) -> None:
-    """Nobody can find them any more; those of a caller who comes again stay."""
+    """No other session can find these pages; those of a returning caller stay."""
     tenant = Tenant(b"1" * 32, is_session=is_session)
     client = rig.slots.open(TokensSetup(Sampling(), 1, "Be kind to everybody. " * 8, tenant=tenant))
     client.until(Ready)

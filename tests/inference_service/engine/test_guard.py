@@ -270,7 +270,7 @@ def together(rig: Rig, plays: list[tuple[Client, list[Any]]]) -> list[list[Event
 
 @pytest.fixture(scope="module")
 def alone(rig: Rig) -> list[list[object]]:
-    """What the neighbours say when nobody is beside them; the talker's window slides."""
+    """Return the speech of each neighbour running alone; the talker's window slides."""
     said = []
     for play in KINDS.values():
         rig.hold()
@@ -350,7 +350,7 @@ def test_slot_with_failed_clear_stops_engine() -> None:
 def watched(
     until: float, step: Callable[[float], float | None], *later: tuple[float, float | None]
 ) -> list[bool]:
-    """What a watchdog says every half second, and later, of an engine at the step begun at that time."""
+    """Return a watchdog's checks at each half second and at `later`; `step` gives the step's start."""
     now = SimpleNamespace(time=0.0, busy_since=None)
     watchdog = Watchdog(now, lambda: now.time, 10.0)
     said = []

@@ -1,4 +1,4 @@
-"""What the benchmark of schedules compares says the same, and a listening unit costs one forward."""
+"""Tests of the schedule benchmark: equal outputs, and one joint forward for a listening unit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a tick grants to whom, on a clock that goes by the work done."""
+"""Tests of the shares that a tick grants, on a clock driven by the work done."""
 
 import time
 from collections.abc import Callable, Sequence

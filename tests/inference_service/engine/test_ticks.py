@@ -1,4 +1,4 @@
-"""What the engine's thread tells of its ticks, and how full it says it is."""
+"""Tests of the engine thread's reports on its ticks and on its load."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -116,7 +116,7 @@ def test_text_event_precedes_speech_synthesis(watched: Watched, monkeypatch: pyt
 def test_prefilled_event_is_sent_with_text_or_after_short_delay(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, at_most: float, together: list[type[Event]]
 ) -> None:
-    """Whoever has asked for them is woken once for both; words that are long in coming hold up nothing."""
+    """A caller that awaits text is woken once for both events; slow text delays no prefilled event."""
     monkeypatch.setattr(session_module, "HELD_BACK_S", at_most)
     client, think = watched.open(force_listen_count=0), DuplexRuntime.think
     client.until(Ready)

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def greedy(folder: Path) -> Any:
-    """What transformers' own `generate` makes of a sequence."""
+    """Continue a sequence with transformers' own `generate`."""
     return tiny_causal.continued(folder, ends=False)
 
 

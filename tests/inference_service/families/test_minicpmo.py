@@ -464,7 +464,7 @@ def test_spoken_sound_is_what_the_vocoder_owes(rig: Rig) -> None:
                 owed[False] += 960 * LOOK_AHEAD
     pending = session.__dict__["mouth"]
 
-    # What is held back is at most the fade and the look-ahead of an open turn, and a few codes.
+    # The held-back audio is at most the fade and look-ahead of an open turn, and a few codes.
     assert 0 <= owed[False] - owed[True] <= 3840 + 960 * (len(pending.pending) + 3)
 
 

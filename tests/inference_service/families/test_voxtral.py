@@ -106,7 +106,7 @@ def prompt() -> Tensor:
 
 
 def generated(network: Network, sound: Sound) -> list[int]:
-    """What transformers' own `generate` writes, greedily, to the end of the sound."""
+    """Return the greedy output of transformers' own `generate`, to the end of the sound."""
     ids = network.generate(
         input_ids=prompt(),
         input_features=mel_of(sound),

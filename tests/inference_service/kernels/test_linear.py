@@ -106,7 +106,7 @@ def test_outputs_that_are_no_numbers_spoil_no_others() -> None:
 
 
 def test_nothing_beside_rows_and_outputs_is_read_or_written() -> None:
-    """What lies around is no number, and stays as it was."""
+    """The memory around the inputs is NaN; the memory around the outputs stays unchanged."""
     for width, depth, count in ((70, 513, 13), (1, 1, 1), (17, 9, 129), (64, 96, 16)):
         weight, bias = layer(width, depth)
         x = torch.full((count * depth + 64,), torch.nan)

@@ -19,7 +19,7 @@ ROWS = (0, 1, 2, 3, 5, 17, 50, 63, 64, 65, 100, 120, 200, 250, 300, 600)
 
 @pytest.fixture(params=["ours", "oneDNN's"], autouse=True)
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whose product layers in float32 have: ours, or oneDNN's as where nothing was compiled."""
+    """Select the product of float32 layers: ours, or oneDNN's as where nothing was compiled."""
     if request.param == "ours" and not usable("linear"):
         pytest.skip("there was no compiler when the package was installed")
     if request.param == "oneDNN's":
@@ -103,7 +103,7 @@ def test_rows_that_are_no_numbers_spoil_no_others() -> None:
 
 @torch.inference_mode()
 def test_rows_reach_onednn_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps a kernel for each size: any number of rows would take memory without end."""
+    """oneDNN keeps a kernel for each size: arbitrary row counts would take unbounded memory."""
     if not runs(torch.float32):
         pytest.skip("this torch has no packed weights")
     monkeypatch.setattr(selection, "_selected", "off")

@@ -45,7 +45,7 @@ def ids_of(template: ChatTemplate, *messages: Message, **flags: bool) -> list[in
 
 
 def own_encoding(of: PreTrainedTokenizerFast, *messages: Message, **flags: bool) -> list[int]:
-    """What the tokenizer's own template encoding gives."""
+    """Return the ids of the tokenizer's own template encoding."""
     conversation = [{"role": role, "content": "\n".join(map(str, parts))} for role, parts in messages]
     text = of.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **flags)
     return list(of(text, add_special_tokens=False)["input_ids"])

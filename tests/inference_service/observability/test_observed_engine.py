@@ -22,7 +22,7 @@ CANARY = "the heron stands in the reeds"
 
 
 class Conversation:
-    """What came of one conversation: answers, spans, contexts of its units, a scrape while it was open."""
+    """The record of a conversation: answers, spans, contexts of its units, a scrape while it was open."""
 
     def __init__(self) -> None:
         self.answers: list[UnitAnswers] = []

@@ -250,7 +250,7 @@ async def test_stalled_session_ends_the_span_of_its_step(step: str, passing: Pas
     engine = ScriptedEngine(hang(step))
     async with traced(engine) as worker:
         caller = await in_step(worker, engine, step)
-        # What is said of the steps before is progress, from which on the engine has its time again.
+        # Answers of earlier steps are progress, which restarts the engine's time limit.
         if step != semconv.SPAN_PREFILL:
             await caller.read(Stream.PREFILL)
         while step == semconv.SPAN_FINALIZE and not (await caller.read(Stream.GENERATE)).HasField("done"):

@@ -93,7 +93,7 @@ _alone: dict[str, tuple[Said, Said]] = {}
 
 
 async def alone(address: str) -> tuple[Said, Said]:
-    """What the neighbours say when nobody is beside them."""
+    """Return the answers of both neighbours running alone."""
     if address not in _alone:
         async with channel_to(address) as to:
             _alone[address] = await chat(to), await talk(to)

@@ -113,7 +113,7 @@ async def test_a_conversation_passes_eight_chats_with_long_prompts(monkeypatch: 
 
 
 async def chats_at_once(limits: Limits) -> list[UnitAnswers]:
-    """What the chats are answered, all of which have begun before the first is."""
+    """Return the answers of the chats, all of which begin before the first answer."""
     async with (
         running_worker(load_engine, limits=limits, slots=CHATS, seed=1) as worker,
         channel_to(worker.address) as channel,

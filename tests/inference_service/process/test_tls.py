@@ -26,7 +26,7 @@ from tests.support.scripted_engine import ScriptedEngine, running_worker, teleme
 
 
 class Files:
-    """What both sides show, and who signed it."""
+    """Certificates of both sides, and the CA that signs them."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = trustme.CA()
@@ -35,7 +35,7 @@ class Files:
         self.issue()
 
     def issue(self) -> None:
-        """A new certificate with a new key, in the same files."""
+        """Write a new certificate and key to the same files."""
         issued = self.authority.issue_cert("localhost", "127.0.0.1")
         self.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(self.key)

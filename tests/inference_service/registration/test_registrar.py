@@ -171,7 +171,7 @@ async def test_lease_is_one_session_then_its_slot_free(redis_server: RedisServer
 
 
 async def test_two_sessions_never_share_a_slot(redis_server: RedisServer) -> None:
-    """Whoever comes with a lease of a slot that has a session is refused, however new the lease."""
+    """A lease of a slot that has a session is refused, however new the lease."""
     async with shared(redis_server) as it:
         slot, epoch, token = await it.grant("t1")
         assert it.told is not None

@@ -106,7 +106,7 @@ def configured(**config: Any) -> Provoke:
 
 
 def active(act: Callable[[Caller], Awaitable[Any]], waits_s: float = 0.0, **config: Any) -> Provoke:
-    """What a session that takes units does, after which nothing happens for a while."""
+    """Return a provocation: an active session acts, then `waits_s` pass."""
 
     async def provoke(desk: Desk) -> Ending:
         caller = await desk.ready(**config)
@@ -120,7 +120,7 @@ def active(act: Callable[[Caller], Awaitable[Any]], waits_s: float = 0.0, **conf
 
 
 def attached(act: Callable[[Caller], Awaitable[Any]], waits_s: float = 0.0) -> Provoke:
-    """What a session without a config does, after which nothing happens for a while."""
+    """Return a provocation: a session without a config acts, then `waits_s` pass."""
 
     async def provoke(desk: Desk) -> Ending:
         caller = await desk.caller().open()

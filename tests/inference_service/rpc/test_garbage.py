@@ -25,9 +25,9 @@ LIMITS = replace(PATIENT, attach_s=LONG_S, config_s=LONG_S, unit_s=LONG_S, clean
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What other tests left is collected; from then on nothing is."""
+    """Collect the garbage of other tests, then disable collection."""
     gc.collect()
-    gc.freeze()  # looking through all that was there before takes a second each time
+    gc.freeze()  # scanning the objects of earlier tests takes a second each time
     gc.disable()
     yield
     gc.enable()

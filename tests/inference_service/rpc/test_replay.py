@@ -90,7 +90,7 @@ async def test_another_worker_goes_on_with_the_words_and_samples_of_the_first() 
 
 
 async def said_by(caller: Caller, seconds: list[np.ndarray[Any, Any]]) -> list[tuple[int, str, bytes]]:
-    """What a session says to these seconds, one unit after another."""
+    """Return a session's answers to these seconds, one unit each."""
     await caller.configure(**CONFIG)
     said = []
     for unit, sound in enumerate(seconds, 1):

@@ -239,7 +239,7 @@ def test_pieces_of_calls_and_thinking_travel() -> None:
 
 
 def _spoken(answers: Iterator[pb.GenerateResponse]) -> list[tuple[str, str]]:
-    """What is said in order: pieces of one kind joined."""
+    """Return the pieces in order, neighbours of one kind joined."""
     said: list[tuple[str, str]] = []
     for answer in answers:
         piece = convert.piece(answer, answer.unit)
@@ -266,7 +266,7 @@ def _merged(may: Callable[[int], bool]) -> Iterator[pb.GenerateResponse]:
 
 
 def test_an_answer_that_waits_for_its_reader_keeps_its_order() -> None:
-    """Whatever of it is joined on the way: all pieces, none, or every choice of some."""
+    """The transport may join all pieces, none, or any choice of some."""
     apart = _spoken(_merged(lambda i: False))
     assert [kind for kind, _ in apart] == [
         "thinking", "text", "call 0", "call 1", "text", "thinking", "call 2"

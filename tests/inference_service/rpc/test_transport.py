@@ -43,7 +43,7 @@ async def test_oversized_metadata_is_refused_without_effect_on_other_sessions(se
 
 
 async def test_a_message_at_the_limit_is_read() -> None:
-    """What is in it is another matter: it holds far more than a second of audio."""
+    """The audio is refused later, as it holds far more than a second of audio."""
     async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
         caller = await Caller(channel).ready()
         empty = pb.PrefillRequest(

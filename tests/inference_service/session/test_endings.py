@@ -51,7 +51,7 @@ def test_a_session_half_closed_before_it_is_ready_still_becomes_ready() -> None:
 
 def test_an_end_that_comes_of_an_answer_is_not_taken_back_by_a_drain() -> None:
     class Deaf(Stage):
-        """Nobody takes what is said of the second unit."""
+        """A stage whose caller never reads the answer to unit 2."""
 
         def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
             super().send(stream, answer, unit)

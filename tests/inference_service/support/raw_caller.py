@@ -93,11 +93,11 @@ class RawCaller:
             await soon(self._writer.drain())
 
     def greet(self, **values: int) -> None:
-        """What every connection begins with."""
+        """Send the preface and settings that begin a connection."""
         self.say(PREFACE, settings(**values))
 
     def head(self, path: str, *more: tuple[str, str | bytes], **changed: str) -> bytes:
-        """The header block of a call; `changed` are other values of its headers, `None` leaves one out."""
+        """Return the header block of a call; `changed` replaces header values, `None` leaves one out."""
         values = {
             ":method": "POST",
             ":scheme": "http",

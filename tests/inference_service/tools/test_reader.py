@@ -26,7 +26,7 @@ def llama(name: str, arguments: str) -> str:
 
 
 class Told:
-    """What a reader made of an answer that came in these pieces."""
+    """A reader's output for an answer that arrives in these pieces."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Told:
 
     @property
     def outcome(self) -> tuple[object, ...]:
-        """All of it but how it was cut up."""
+        """The output without its division into spans."""
         return self.text, self.thinking, self.calls, self.problem, self.complete, self.order
 
     @property
@@ -128,7 +128,7 @@ def test_an_answer_is_text_and_calls_however_it_is_cut(case: str) -> None:
     assert letters.outcome == told.outcome
     for at in range(len(answer)):
         assert Told(syntax, [answer[:at], answer[at:]]).outcome == told.outcome
-    # What is said is where it was written: so tokens can be told apart by their characters.
+    # Each text is at its own offset in the answer, so characters tell tokens apart.
     at = 0
     for span in letters.spans:
         if span.text:

@@ -35,7 +35,7 @@ Processes = list[subprocess.Popen[bytes]]
 
 
 def refusal(data: bytes, order: Order = ALL, watch: Callable[[], None] = lambda: None) -> str:
-    """What follows the field's name in the refusal."""
+    """Return the refusal's message after the field's name."""
     with pytest.raises(UnitRefused) as refused, VideoReader(data, order, field=FIELD, watch=watch) as reader:
         list(reader.pictures())
     failure = refused.value.failure

@@ -1,4 +1,4 @@
-"""What a journal keeps, and where it is cut."""
+"""Tests of what a journal keeps, and where it is cut."""
 
 import asyncio
 

@@ -70,7 +70,7 @@ async def test_whole_conversation() -> None:
 
 
 async def test_leaving_the_block_closes_and_waits_for_the_answer() -> None:
-    """What came before can still be read."""
+    """Events from before the close can still be read."""
     answered = False
 
     async def script(peer: Peer) -> None:

@@ -38,7 +38,7 @@ class Row:
 
 
 def rows() -> dict[str, Row]:
-    """What happened -> the row."""
+    """Return the table's rows by the event that they describe."""
     section = PAGE.read_text().partition("### Errors and endings")[2].partition("\n###")[0]
     cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in section.splitlines()]
     found = {}
@@ -124,7 +124,7 @@ REFUSALS: Final = {
     "the key is unknown": "unauthorized",
     "the server lacks this service": "unsupported_mode",
 }
-"""What happened -> the code of the `error` instead of a session."""
+"""The code of the `error` that replaces a session, by event."""
 
 ENDS: Final[dict[str, End]] = {
     "the server breaks the protocol": breaks_the_protocol,
@@ -140,7 +140,7 @@ ENDS: Final[dict[str, End]] = {
     "the key is withdrawn": fails("unauthorized", 3000),
     "another connection resumes the session": closes(4001),
 }
-"""What happened -> what the server does in a session that has begun."""
+"""The server's action in a session that has begun, by event."""
 
 HERE: Final = ("nothing listens at the address", "the session is used after its close")
 """Rows in which the server does nothing."""

@@ -254,7 +254,7 @@ async def test_transcription_goes_on_over_another_connection() -> None:
 
 
 async def test_transcription_that_sends_all_before_it_reads_is_written_down_once() -> None:
-    """Nobody receives when the connection is lost: the task that sends opens the next one."""
+    """No task receives when the connection is lost: the sending task opens the next one."""
     engine = ScriptedEngine(write("One "), info=EVERYTHING)
     async with transcribing(engine) as (session, link):
         async with asyncio.timeout(PATIENCE_S):

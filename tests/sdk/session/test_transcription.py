@@ -1,4 +1,4 @@
-"""What is said is written down, utterance after utterance, also with a server that misbehaves."""
+"""Tests of transcription: utterance after utterance, also with a server that misbehaves."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What the variables `OTEL_*` make of a process."""
+"""Tests of the effect of the `OTEL_*` variables on a process."""
 
 import http.server
 import os

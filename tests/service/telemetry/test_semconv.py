@@ -15,7 +15,7 @@ TELEMETRY = re.compile(
     r"|antiphon_\w+_(total|seconds|bytes|tokens|info)"
     r"|antiphon\.(?!v1|contract|families).+"
 )
-"""What looks like the name of an attribute or a metric."""
+"""Pattern of names of attributes and metrics."""
 
 
 def declared(prefix: str) -> set[str]:

@@ -25,11 +25,11 @@ from tests.support.forks.request import Request
 from tests.support.patience import PATIENCE_S, START_S
 
 _ADDRESS: Final = "TESTS_FORKS"
-"""Environment variable: where a server is that was started for several processes."""
+"""Environment variable: the address of a server of forks that several processes share."""
 
 
 class Process:
-    """What tests use of `subprocess.Popen`, by the same names."""
+    """The part of `subprocess.Popen` that tests use, with the same names."""
 
     def __init__(self, link: int, stdin: IO[bytes]) -> None:
         self.stdin = stdin

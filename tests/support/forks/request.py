@@ -1,4 +1,4 @@
-"""What is asked of the server of forks."""
+"""Requests to the server of forks."""
 
 import json
 import socket

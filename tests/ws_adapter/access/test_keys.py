@@ -173,7 +173,7 @@ async def test_key_is_taken_from_the_first_place_and_from_the_query_only_where_a
 
 
 async def test_request_without_key_gets_401_and_live_gets_error_after_upgrade(keys: KeyFile) -> None:
-    """What clients of live take for final is an event; an upgrade that fails they try again."""
+    """Live clients take an error event for final, but retry a failed upgrade."""
     async with guarded(keys) as stage:
         live = stage.address.replace("http", "ws") + "/v1/live/sessions"
         for credentials in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer"}):

@@ -47,7 +47,7 @@ class First:
 
 
 class Heard:
-    """What one session is told."""
+    """A listener that records the scores and failures of one session."""
 
     def __init__(self, detector: Detector) -> None:
         self.scores: list[float] = []

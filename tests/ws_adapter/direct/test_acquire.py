@@ -171,7 +171,7 @@ async def test_unused_lease_is_revoked_and_slot_granted_to_next_caller() -> None
 
 
 async def test_late_attach_takes_free_slot_and_next_client_queues() -> None:
-    """Whoever has it by then waits as for any other slot that is taken."""
+    """The next client waits as for any other slot that is taken."""
     async with backend() as (stage, _):
         async with acquire(port_of(stage), "audio") as lease:
             pass

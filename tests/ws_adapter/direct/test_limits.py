@@ -28,7 +28,7 @@ from ws_adapter.direct.slot import ASK_S, SILENCE_S
 SLOTS, LET_IN = 3, 2
 WORKER_KEY = b"a key of 16 byte"
 BEHIND_A_PROXY = {"trusted_proxies": ("127.0.0.0/8",)}
-"""It says whose address it is."""
+"""Settings under which a proxy names the client's address."""
 
 
 def address(number: int) -> tuple[str, str]:
@@ -105,7 +105,7 @@ class Holder:
 
 @asynccontextmanager
 async def holding(stage: Stage, *metadata: tuple[str, str], count: int = LET_IN) -> AsyncIterator[Holder]:
-    """Somebody with so many sessions: all that one may have."""
+    """Yield a caller that holds `count` sessions, by default as many as its limit allows."""
     holder = Holder(stage, *metadata)
     try:
         for _ in range(count):

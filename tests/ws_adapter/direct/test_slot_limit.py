@@ -164,7 +164,7 @@ MODES = {
 async def test_session_of_a_direct_caller_lasts_no_longer_than_its_lease_allows(
     kind: str, asked_s: int | None, granted_s: tuple[int, int], tmp_path: Path
 ) -> None:
-    """Whatever its config asks for, and whatever kind it took the slot for."""
+    """The lease caps both limits for every config and every kind of slot."""
     async with backend() as stage, AsyncExitStack() as stack:
         config = session_pb.SessionConfig(mode=MODES[kind])
         if asked_s is not None:

@@ -30,7 +30,7 @@ class Takers:
         self.granted = 0
         """Leases so far."""
         self.there = Counter[int]()
-        """Who of each sort waits or has a slot."""
+        """Callers of each sort that wait or have a slot."""
         self.refused = Counter[int]()
         self._stub = DispatchServiceStub(channel)
         self._callers = callers
@@ -109,7 +109,7 @@ async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_
                 await clock.advance(1.0)
                 await asyncio.sleep(0.01)
             await served
-            # Who comes again stands behind the client. More slots than one become free at a time.
+            # A returning taker queues behind the client. More slots than one become free at a time.
             assert takers.granted <= SLOTS + AHEAD + 2 * SLOTS
             assert max(takers.there.values()) <= LET_IN
             await client.send({"type": "session.init", "payload": {}})

@@ -81,7 +81,7 @@ class Backend:
     victim: Identity
     attacker: Identity
     witness: Identity
-    """Somebody else, who sends what the attacker sends before there is anything to find."""
+    """A third caller that sends the attacker's guesses before there is anything to find."""
 
     async def turn(self, identity: Identity, words: str) -> Cost:
         """A chat of one turn in a session of its own."""
@@ -207,7 +207,7 @@ async def test_prefix_cache_shared_prompt_is_computed_once_for_all_callers(tmp_p
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
 async def test_prefix_cache_callers_behind_a_proxy_that_is_not_trusted_share_nothing(header: str) -> None:
-    """They all come from the proxy's address, so each of them is a tenant of its own."""
+    """All callers come from the proxy's address, so each of them is a tenant of its own."""
     counted = Counted()
     async with (
         running_worker(counted.load, slots=4, worker_key=WORKER_KEY) as worker,

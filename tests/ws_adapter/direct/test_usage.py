@@ -1,4 +1,4 @@
-"""What direct callers use: their adapter counts it, by what the worker says, and writes it once."""
+"""Tests of the usage of direct callers: the adapter counts what the worker reports and logs it once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -98,13 +98,13 @@ async def test_lease_lasts_no_longer_than_the_quota(tmp_path: Path, log: Path) -
                 await session.send_turn("Hello?")
         told = await written(log, 2)
         assert sorted(line.seconds > 0 for line in told) == [False, True]
-        # What the lease was for and was not used is there for the next one, once it is known again.
+        # The unused part of a lease's quota is there for the next lease, once the cache has expired.
         _forget(stage)
         await turn(stage, key)
 
 
 def _forget(stage: Stage) -> None:
-    """What is remembered for some seconds."""
+    """Clear the cache of spent quotas, which lasts some seconds."""
     assert stage.adapter.accounts is not None
     stage.adapter.accounts._spent.clear()
 

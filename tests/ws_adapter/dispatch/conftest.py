@@ -22,5 +22,5 @@ def build(request: pytest.FixtureRequest) -> Build:
 
 @pytest.fixture(params=["in_process", "redis", "redis_users"])
 def of_adapter(request: pytest.FixtureRequest) -> Build:
-    """Those of an adapter's own sessions, which have labels, come again and know more kinds."""
+    """Return a back end of an adapter's own sessions, which have labels, come again and know more kinds."""
     return _built(request)

@@ -1,4 +1,4 @@
-"""What every dispatcher promises, whatever stands behind it."""
+"""Tests of the contract that every dispatcher keeps, on every back end."""
 
 import asyncio
 import random

@@ -37,7 +37,7 @@ class Worker:
 
 
 class Model:
-    """What the functions should do, in as few words as possible."""
+    """A minimal model of what the functions should do."""
 
     def __init__(self) -> None:
         self.time = self.seq = self.epoch = 0
@@ -159,7 +159,7 @@ class FunctionsMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), accepting=st.sampled_from([1, 1, 1, 0]))
     def worker_beat(self, name: str, accepting: int) -> None:
-        """It frees what is revoked, unless a session has it, as the real one does."""
+        """Send a heartbeat; like a real worker, free each revoked slot that no session has."""
         model, held = self.model, self.held[name]
         revoked = self.pool.worker_beat(name, SLOTS, *held.items(), accepting=accepting)
         model.begin()

@@ -47,7 +47,7 @@ class KnownRegistry(Registry):
 
 @dataclass
 class Caller:
-    """Somebody who wants a slot, and keeps it until told to leave."""
+    """A caller that wants a slot and keeps it until `leave` is set."""
 
     places: list[QueuePlace] = field(default_factory=list)
     lease: Lease | None = None

@@ -1,4 +1,4 @@
-"""What a worker that refuses a lease makes an adapter say."""
+"""Tests of the adapter's errors and logs when a worker refuses a lease."""
 
 import logging
 

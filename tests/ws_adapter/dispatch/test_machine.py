@@ -108,7 +108,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.run(settle())
 
     def grant(self) -> None:
-        """What the dispatcher should have done meanwhile."""
+        """Apply to the model the grants that the dispatcher should have made meanwhile."""
         at_ready = [
             entry
             for entry in self.holding

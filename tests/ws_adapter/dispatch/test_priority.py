@@ -11,7 +11,7 @@ pytestmark = pytest.mark.parametrize("build", ["in_process", "redis"], indirect=
 
 
 async def served(callers: Callers, waiting: list[Caller]) -> list[Caller]:
-    """Those who wait, in the order in which they get the one slot; each gives it back at once."""
+    """Return the waiting callers in the order in which they get the one slot; each gives it back at once."""
     for _ in waiting:
         count = len(callers.granted)
         await callers.granted[-1].leave()

@@ -60,7 +60,7 @@ class Pair:
 
     @property
     def socket(self) -> Path:
-        """Where the owner takes forwarded connections."""
+        """Return the path of the socket on which the owner takes forwarded connections."""
         return self.folder / "owner.sock"
 
 

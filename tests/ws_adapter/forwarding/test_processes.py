@@ -80,7 +80,7 @@ async def moved_session(two: Pair) -> tuple[str, int]:
 
 
 async def answer_of(stack: Stack, target: str) -> tuple[str, int | None]:
-    """What a client is told, and the close code. On a busy machine a handshake may take too long."""
+    """Return the kind of a client's first event and the close code; a slow handshake is tried again."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

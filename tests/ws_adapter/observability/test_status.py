@@ -119,7 +119,7 @@ async def test_browser_asks_for_the_key_as_a_password(tmp_path: Path) -> None:
         for headers in (keys.basic("admin"), keys.basic("admin", "anybody")):
             assert (await scrape(stage, "/", headers))[0] == 200
             assert (await scrape(stage, "/metrics", headers))[0] == 200
-        # What anybody may reach never has a browser ask: that is for programs and for the web page.
+        # A public path never makes a browser ask for a password: it is for programs and for the web page.
         code, _, _ = await stage.request("/api/queue", headers=keys.basic("admin"))
         assert code == 401
 
@@ -141,7 +141,7 @@ def test_status_page_escapes_all_foreign_names() -> None:
 
 
 def text_of(**fields: Any) -> str:
-    """What the page says, in words with one space between them."""
+    """Return the text of the page, with one space between words."""
     return " ".join(Page(render(replace(NOTHING, **fields))).text.split())
 
 

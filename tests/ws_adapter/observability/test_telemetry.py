@@ -88,7 +88,7 @@ class Deaf:
 
 
 async def converse(path: str) -> tuple[list[Event], int | None, list[list[Any]]]:
-    """What a client is told, how it is closed, and what the worker was asked in each session."""
+    """Return a client's events, its close code, and the calls to the worker in each session."""
     plays, steps = CONVERSATIONS[path]
     engine = ScriptedEngine(*plays, slots=1, info=EVERYTHING, repeat=True)
     async with (
@@ -112,7 +112,7 @@ async def reached(client: Client, name: str) -> None:
 
 
 def comparable(events: list[Event]) -> Any:
-    """What was drawn by the order in which it came, and nothing of what was measured."""
+    """Return the events with drawn values replaced by their order, and without measured values."""
     drawn: dict[str, int] = {}
 
     def plain(told: Any) -> Any:

@@ -103,7 +103,7 @@ async def two(redis_server: RedisServer) -> AsyncIterator[tuple[Adapter, Adapter
 
 
 def totals(server: RedisServer) -> dict[str, int]:
-    """What Redis counts of everybody."""
+    """Return the totals that Redis counts over all clients."""
     words = server.command("HGETALL", f"{PREFIX}total").split(b"\r\n")[2::2]
     return {name.decode(): int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
 

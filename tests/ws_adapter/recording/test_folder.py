@@ -1,4 +1,4 @@
-"""What a recording holds for which frames."""
+"""Tests of the recording folder: its content for each kind of frame."""
 
 import io
 import json

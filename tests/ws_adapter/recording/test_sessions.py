@@ -84,7 +84,7 @@ def whole(read: Read, value: Any) -> Any:
 
 
 def gist(events: list[Event]) -> list[tuple[Any, ...]]:
-    """What does not differ between two runs of one conversation."""
+    """Return the event fields that are equal in two runs of one conversation."""
     names = ("type", "kind", "text", "audio", "reason", "input_id", "chunk_index")
     return [tuple(event.get(name) for name in names) for event in events]
 

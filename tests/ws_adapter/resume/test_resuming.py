@@ -50,7 +50,7 @@ def url_of(stage: Stage, token: str, last_event: object, path: str = "/v1/realti
 
 
 async def told(stage: Stage) -> Scrape:
-    """What the adapter says of itself."""
+    """Scrape the adapter's metrics."""
     assert stage.adapter.admin_port is not None
     return await scrape(stage.adapter.admin_port)
 
@@ -63,7 +63,7 @@ async def detached(stage: Stage, count: int = 1) -> None:
 
 
 async def refusal(stage: Stage, url: str, **options: Any) -> tuple[Event, int | None]:
-    """What a client is told whose session cannot be resumed."""
+    """Return the error event and the close code of a failed resumption."""
     async with stage.client(url, **options) as client:
         events, code = await client.end()
         (event,) = events

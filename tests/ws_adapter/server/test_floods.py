@@ -134,7 +134,7 @@ async def test_upload_to_live_is_held_back_without_losing_a_second() -> None:
 
 
 async def test_flood_after_a_refusal_is_cut_too() -> None:
-    """Whoever is turned away after the upgrade is a session no more, and floods all the same."""
+    """A client rejected after the upgrade has no session, but can still flood."""
     async with stage_with_room() as stage:
         what = FLOODS["pings"]
         turned_away = type(what)("/v1/realtime?mode=nothing", what.frame)

@@ -22,7 +22,7 @@ PATHS = (
 
 
 def selections() -> Iterator[Selection]:
-    """Whatever a client can ask for."""
+    """Yield every selection that a client can ask for."""
     for path in PATHS:
         for mode in Mode:
             for target in (path, f"{path}{'&' if '?' in path else '?'}mode={mode}"):

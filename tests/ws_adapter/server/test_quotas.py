@@ -306,7 +306,7 @@ async def test_quota_is_shared_by_adapters_of_one_redis(
 
 
 def accounts_of(stage: Stage) -> Accounts:
-    """What an adapter counts in."""
+    """Return the accounts of the adapter."""
     counted = stage.adapter.accounts
     assert counted is not None
     return counted

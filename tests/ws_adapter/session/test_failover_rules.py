@@ -14,7 +14,7 @@ from ws_adapter.worker.journal import Journals
 
 
 class Worker:
-    """What a failover writes to a session at a worker."""
+    """A fake worker session that records the writes of a failover."""
 
     journal: object = None
 

@@ -1,4 +1,4 @@
-"""What waits for a client that reads slowly, or not at all."""
+"""Tests of the outbox with a client that reads slowly, or not at all."""
 
 import asyncio
 import json

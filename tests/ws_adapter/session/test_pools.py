@@ -206,7 +206,7 @@ async def test_session_moved_to_other_pool_queues_behind_waiting_sessions() -> N
 
 
 async def test_realtime_session_waits_in_the_pool_of_the_model_of_its_url() -> None:
-    """It took a slot of any pool that chats, and moved to the head of the right queue."""
+    """The session takes no slot of another chat pool to skip the queue of its own."""
     chats = replace(INFO, name="chats", modes=frozenset({Mode.CHAT}))
     async with served(chats, SPEAKER, slots=1) as stage:
         async with client(stage, "/v1/realtime?model=speaker") as holder:

@@ -1,4 +1,4 @@
-"""What one client sends costs the others nothing: work on untrusted bytes is bounded or elsewhere."""
+"""Tests of isolation: work on a client's untrusted bytes is bounded or offloaded."""
 
 import asyncio
 import base64

@@ -52,7 +52,7 @@ class Backend(Protocol):
         """A session begins at its worker."""
 
     async def clean(self, lease: Lease) -> None:
-        """It is over, and the worker has cleaned its slot."""
+        """The session is over, and its worker has cleaned the slot."""
 
 
 Build = Callable[..., AbstractAsyncContextManager[Backend]]
@@ -75,10 +75,10 @@ class ListedRegistry(Registry):
         self.changed()
 
     def name(self, targets: Any) -> None:
-        """They are the test's."""
+        """Ignore `targets`: the test lists the workers."""
 
     def suspect(self, target: str) -> None:
-        """They are well."""
+        """Ignore the suspicion: listed workers are healthy."""
 
 
 class InProcessBackend:
@@ -131,7 +131,7 @@ class SpokenWorker:
     """Leases that came too late."""
     revision: str = STABLE
     speaking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """What it says arrives in the order in which it was so."""
+    """A lock that keeps the worker's messages to Redis in order."""
 
     async def beat(self) -> None:
         """Says how it is; frees what was revoked, unless a session has it."""
@@ -179,7 +179,7 @@ class MortalDispatcher(RedisDispatcher):
         self._task.cancel()
 
     async def be_deaf(self) -> None:
-        """It hears no wake-up any more."""
+        """Stop receiving wake-ups."""
         await self._wake_ups.stop()
 
 
@@ -283,7 +283,7 @@ def on_redis(server: RedisServer, users: RedisUsers | None = None) -> Build:
 
 @dataclass(eq=False)
 class Caller:
-    """Somebody who wants a slot, and keeps it until told to leave."""
+    """A caller that requests a slot and keeps it until told to leave."""
 
     backend: Backend
     task: "asyncio.Task[None]"

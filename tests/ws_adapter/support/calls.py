@@ -62,7 +62,7 @@ class Authority:
         return context
 
     def tls(self, *, shows: bool = False) -> WorkerTls:
-        """What the adapter needs, who `shows` a certificate of its own."""
+        """Return the adapter's TLS settings, with a client certificate if it `shows` one."""
         return WorkerTls(self.ca, *(self.issue("adapter.test", called="adapter") if shows else ()))
 
 

@@ -123,7 +123,7 @@ class Jar(Driven):
         return self.do(self.machine.queued(Place(position, wait_s, "ticket_5f0c9a17be42", length, False)))
 
     def ready(self, **fields: Any) -> list[Event]:
-        """It has got it."""
+        """Grant the slot: its worker reports that it is ready."""
         return self.worker(ready_signal(**fields))
 
     def prefilled(self, tokens: TokenUsage = READ) -> list[Event]:

@@ -77,7 +77,7 @@ class Conversation(Driven):
         self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_token)
 
     def vocabulary(self, mode: Mode) -> Vocabulary:
-        """What it speaks; other dialects say something else here."""
+        """Return the first vocabulary of the session; other dialects override this method."""
         return Opening(
             "sess_0123456789ab", mode, self.limits.max_append_s, self._new_token, lambda: "rt_1795159650250"
         )

@@ -8,7 +8,7 @@ from ws_adapter.protocol.wire.codec import Samples
 
 
 class Hearing:
-    """What `Machine.detected` is told of each `Detect`."""
+    """A speech detector that scores each `Detect` for `Machine.detected`."""
 
     def __init__(self) -> None:
         self._scorer = Energy()

@@ -36,7 +36,7 @@ class KeyFile:
 
     @property
     def text(self) -> str:
-        """What the file holds."""
+        """The content of the key file."""
         return self.path.read_text()
 
     def _write(self) -> None:

@@ -134,7 +134,7 @@ class Pool:
         return self.redis.fcall(f"{LIBRARY}_{name}", 1, DIRECTORY, *map(str, arguments))
 
     def keys(self) -> set[str]:
-        """What is kept beside the counters."""
+        """Return the pool's Redis keys other than counters and means."""
         counters = {"clock", "boot", "seq", "epoch"}
         names = {key.removeprefix(self.prefix) for key in self.redis.keys(f"{self.prefix}*")}
         return {name for name in names if name not in counters and not name.startswith("mean:")}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Set
 from typing import Any
 
 from antiphon_service.pools import pool_name
-from ws_adapter.protocol.core.config import Capabilities, Catalogue, Mode, Pool
+from ws_adapter.protocol.core.config import Capabilities, Catalogue, Pool
 
 
 def pool(model: str = "antiphon-mini", voices: Set[str] = frozenset(), **capabilities: Any) -> Pool:
@@ -18,6 +18,3 @@ def catalogue(
 ) -> Catalogue:
     """One pool for each model, all of which can do the same."""
     return Catalogue(tuple(pool(model, voices, **capabilities) for model in sorted(models)))
-
-
-CHAT_ONLY = frozenset({Mode.CHAT})

@@ -206,7 +206,7 @@ class RealtimeGaConversation(Driven):
 
     @property
     def turn(self) -> Turn:
-        """What the worker was asked last."""
+        """The last turn that was given to the worker."""
         return self.runs[-1].turn
 
     def respond(self, **response: Any) -> list[Event]:

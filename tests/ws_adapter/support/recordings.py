@@ -80,7 +80,7 @@ class Read:
         return [line["frame"] for line in self.lines if line["dir"] == direction]
 
     def samples(self, reference: dict[str, Any]) -> NDArray[np.float32]:
-        """What a reference stands for."""
+        """Return the samples that `reference` points to."""
         rate_hz, samples = read_wav(self.folder / reference["file"])
         assert rate_hz == reference["sample_rate"]
         start = reference.get("start", 0)

@@ -37,7 +37,7 @@ class Traced:
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
-        """Those that have ended, in this order."""
+        """The spans that have ended, in order of their end."""
         return self._memory.get_finished_spans()
 
     @property

@@ -141,7 +141,7 @@ class Client:
         return self.socket.close_code
 
     async def end(self) -> tuple[list[Event], int | None]:
-        """What is left, and the close code."""
+        """Return the remaining events and the close code."""
         return await self.rest(), self.close_code
 
     def vanish(self) -> None:
@@ -196,7 +196,7 @@ class Stage:
 
     @asynccontextmanager
     async def client(self, url: str | None = None, **options: Any) -> AsyncIterator[Client]:
-        # Who is to notice that the other is gone is the server.
+        # The server, not this client, has to notice that its peer is gone.
         options = {
             "max_size": None,
             "compression": None,

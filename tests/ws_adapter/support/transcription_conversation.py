@@ -196,7 +196,7 @@ class TranscriptionConversation(Driven):
 
     @property
     def levels(self) -> list[int]:
-        """What they heard, as int16 without repetitions."""
+        """The int16 samples that workers were given, without repetitions."""
         pcm = np.concatenate([np.frombuffer(run.audio, "<f4") for run in self.heard]) * 32768
         return [int(level) for level in pcm[np.flatnonzero(np.diff(pcm, prepend=np.nan))]]
 

@@ -42,7 +42,7 @@ async def connect(stage: Stage, tls: ssl.SSLContext | None = None) -> tuple[Any,
 
 
 async def answer(reader: asyncio.StreamReader) -> Answer:
-    """What comes until the server closes."""
+    """Read an answer until the server closes the connection."""
     async with asyncio.timeout(PATIENCE_S):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     assert head, "the socket was closed without an answer"

@@ -169,7 +169,7 @@ def test_long_mode_is_not_repeated_whole() -> None:
     "query", ["call_id=1", "call_id=", "call_id=1&model=m", "intent=transcription&call_id=1"]
 )
 def test_call_id_is_refused_by_name(query: str) -> None:
-    """It would open a session of another model than the call's."""
+    """A `call_id` would open a session of another model than the call's."""
     found = select(f"/v1/realtime?{query}", (), Mode.VIDEO, None)
 
     assert isinstance(found, Misdirected)

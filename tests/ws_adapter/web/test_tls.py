@@ -79,7 +79,7 @@ async def test_conversation_over_tls_beside_the_plain_one(authority: Authority) 
 
 
 async def test_client_that_stops_reading_loses_its_session_over_tls_too(authority: Authority) -> None:
-    """What TLS holds back is bounded as well."""
+    """The output that TLS buffers is bounded as well."""
     clock = ManualClock()
     engine = ScriptedEngine(speak("word"), repeat=True)
     async with running_worker(engine) as worker:

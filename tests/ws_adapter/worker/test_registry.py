@@ -1,4 +1,4 @@
-"""What an adapter knows of its workers, and over which connection it talks to them."""
+"""Tests of the registry: an adapter's knowledge of its workers and its connections to them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ async def test_worker_that_is_named_later_serves_and_one_that_is_not_any_more_ge
         registry.name((new.address,))
         assert [target for target, _ in registry.ready()] == [new.address]
         assert sum(registry.conditions().values()) == 1
-        # What it has goes on: its channel is still there.
+        # The old worker's sessions go on: its channel is still open.
         await registry.channel(old.address, Kind.AUDIO_DUPLEX).ask(
             "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=10
         )

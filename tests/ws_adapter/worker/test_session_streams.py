@@ -153,7 +153,7 @@ def unattached() -> tuple[SessionStreams, list[Signal]]:
 
 
 async def test_unit_output_is_held_until_its_prefill_is_answered() -> None:
-    """They come on two calls, of which either may be read first."""
+    """Output and prefill come on two calls, of which either may be read first."""
     streams, heard = unattached()
     done = pb.UnitDone(end=pb.UNIT_END_TURN)
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text="Hello")))
@@ -166,7 +166,7 @@ async def test_unit_output_is_held_until_its_prefill_is_answered() -> None:
 
 
 async def test_answer_behind_the_end_of_another_call_is_left_to_the_next_worker() -> None:
-    """Nobody is told of it any more, so the unit must stay unanswered in the journal."""
+    """The session no longer gets this answer, so its unit must stay unanswered in the journal."""
     streams, heard = unattached()
     journal = Journals(30.0, 1 << 20).open()
     assert journal is not None
@@ -244,7 +244,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
 
 
 async def test_sessions_follow_each_other_where_calls_of_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses some of the next one's calls, since it counts those that have just ended for a moment."""
+    """The worker refuses some calls of the next session, since it briefly counts those that have ended."""
     limited(monkeypatch, streams=3)
     async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
         for number in range(40):

@@ -116,12 +116,12 @@ def answer(
     if catalogue is None:
         return _refused(HTTPStatus.SERVICE_UNAVAILABLE, "server_overloaded", NO_WORKER.message, None)
     try:
-        wanted = _read(request.content or b"{}")
-        demand(wanted.session, "session")
+        secret_request = _read(request.content or b"{}")
+        demand(secret_request.session, "session")
         allowed = key.rights if key is not None else ALL_RIGHTS
-        rights = _rights(wanted.bind or Bind(), allowed)
-        given, session = _session(wanted, catalogue, allowed, rights.within(allowed))
-        expires_at = int(unix) + _seconds(wanted)
+        rights = _rights(secret_request.bind or Bind(), allowed)
+        given, session = _session(secret_request, catalogue, allowed, rights.within(allowed))
+        expires_at = int(unix) + _seconds(secret_request)
         if key is not None and key.expires_at is not None:
             expires_at = min(expires_at, key.expires_at)
         told = msgspec.json.encode(given)
@@ -147,8 +147,8 @@ def _read(body: bytes) -> SecretRequest | TranscriptionSecretRequest:
     return _transcription_decoder.decode(body) if is_transcription else _decoder.decode(body)
 
 
-def _seconds(wanted: SecretRequest | TranscriptionSecretRequest) -> int:
-    after = wanted.expires_after
+def _seconds(secret_request: SecretRequest | TranscriptionSecretRequest) -> int:
+    after = secret_request.expires_after
     return after.seconds if after is not None and after.seconds is not None else DEFAULT_S
 
 
@@ -171,7 +171,10 @@ def _rights(bind: Bind, allowed: Rights) -> Rights:
 
 
 def _session(
-    wanted: SecretRequest | TranscriptionSecretRequest, catalogue: Catalogue, allowed: Rights, rights: Rights
+    secret_request: SecretRequest | TranscriptionSecretRequest,
+    catalogue: Catalogue,
+    allowed: Rights,
+    rights: Rights,
 ) -> tuple[
     SessionFields | transcription_ga.SessionFields, SessionResource | transcription_ga.SessionResource
 ]:
@@ -180,16 +183,16 @@ def _session(
     `allowed` are the rights of the key, `rights` those of the secret. Raises `Refusal`, and `Forbidden` for
     more than the key allows.
     """
-    mode = _mode_of(wanted, catalogue)
+    mode = _mode_of(secret_request, catalogue)
     if not allowed.allows_mode(mode):
         raise Forbidden("mode_not_allowed", "session.type", f"the key is not for {mode}")
     if not rights.allows_mode(mode):
         raise invalid("bind.mode", f"expected {mode}, which the session is, or none")
     usable = narrowed(catalogue, mode, rights)
-    if isinstance(wanted, TranscriptionSecretRequest):
-        assert wanted.session is not None
-        return wanted.session, _transcription(wanted.session, usable)
-    given = wanted.session or SessionFields(type="realtime")
+    if isinstance(secret_request, TranscriptionSecretRequest):
+        assert secret_request.session is not None
+        return secret_request.session, _transcription(secret_request.session, usable)
+    given = secret_request.session or SessionFields(type="realtime")
     if given.model is not None and not allowed.allows_model(given.model):
         raise Forbidden("model_not_allowed", "session.model", "the key is not for this model")
     given = _conversation(given, usable)
@@ -197,10 +200,10 @@ def _session(
     return given, settings.resource(new_session_id(Dialect.REALTIME_GA), 0)
 
 
-def _mode_of(wanted: SecretRequest | TranscriptionSecretRequest, catalogue: Catalogue) -> Mode:
-    if isinstance(wanted, TranscriptionSecretRequest):
+def _mode_of(secret_request: SecretRequest | TranscriptionSecretRequest, catalogue: Catalogue) -> Mode:
+    if isinstance(secret_request, TranscriptionSecretRequest):
         return Mode.TRANSCRIPTION
-    model = (wanted.session.model if wanted.session is not None else None) or ""
+    model = (secret_request.session.model if secret_request.session is not None else None) or ""
     return Mode.CHAT if catalogue.holds_chats(model) else Mode.AUDIO
 
 

@@ -20,11 +20,11 @@ class TranscriptionCode(StrEnum):
     NOT_ALLOWED = "not_allowed"
     """The key does not allow the mode `transcription`."""
     CONTEXT_FULL = "context_full"
-    """It is longer than the model can hear."""
+    """The audio is longer than the model can hear."""
     INVALID_AUDIO = "invalid_audio"
     """The model refused the audio."""
     TIMEOUT = "timeout"
-    """It was not complete at its deadline."""
+    """The transcript was not complete at its deadline."""
     PROCESSING_ERROR = "processing_error"
     """The worker failed."""
 

@@ -171,7 +171,7 @@ class UnitCutter:
         self._ignored_frames += append.ignored_frames
         self._max_slice_nums = append.max_slice_nums
         undecoded = append.clip.undecoded
-        # What was not decoded takes its time nevertheless.
+        # Silence of the same duration stands for undecoded audio.
         audio = bytes(4 * undecoded) if undecoded else append.clip.data
         alone = not self._carry and NEARLY_A_SECOND <= append.clip.count < self._samples
         to_the_end = append.force_listen or alone

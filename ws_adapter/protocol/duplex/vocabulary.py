@@ -16,8 +16,8 @@ from ws_adapter.protocol.duplex.input import Append
 from ws_adapter.protocol.wire.errors import Refusal, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent, TokenUsage
 
-# What the client wants. `name` is that of the event. Whatever `read` raises is a `Refusal`; it is only called
-# in a state in which the event may come: an event is first judged by its time and then by its content.
+# Requests of the client. `name` is that of the event. `read` raises only `Refusal`, and is only called in a
+# state that allows the event: the machine first checks the time of an event and then its content.
 
 
 class Begin(Struct, frozen=True):

@@ -78,7 +78,7 @@ class Conversation:
         """Whether the client exerts back-pressure."""
         self.most_bytes = settings.format.bytes_per_s * most_s
         """The most bytes of one append."""
-        self.ear = InputConverter(settings.format, unit_s)
+        self.input_converter = InputConverter(settings.format, unit_s)
         self.speech = interruption()
         """The user's speech over the current answer."""
         self.input_speech = InputSpeech() if transcribes else None
@@ -92,14 +92,16 @@ class Conversation:
         self.turn = FirstTurn(unit_s)
         self.upload = Upload()
         self._unit_s = unit_s
-        self._mouth = OutputConverter(settings.format)
+        self._output_converter = OutputConverter(settings.format)
         self._detecting: deque[tuple[Samples, bool]] = deque()
         """Samples that wait for scores, and whether they overlap an answer."""
 
     @property
     def held_bytes(self) -> int:
         """The bytes of waiting sound, without the units."""
-        return self.ear.waiting_bytes + (self.input_speech.held_bytes if self.input_speech is not None else 0)
+        return self.input_converter.waiting_bytes + (
+            self.input_speech.held_bytes if self.input_speech is not None else 0
+        )
 
     def detecting(self, samples: Samples, *, is_over: bool) -> bool:
         """Return whether speech is to be detected in these samples; `is_over`: they overlap an answer."""
@@ -129,7 +131,9 @@ class Conversation:
 
     def hear(self, data: bytes) -> Samples:
         """Return the samples for the model that are available now."""
-        return self.ear.hear(data if not self.is_muted else self.ear.format.silence(len(data)))
+        return self.input_converter.hear(
+            data if not self.is_muted else self.input_converter.format.silence(len(data))
+        )
 
     def is_saying(self, flow: UnitFlow) -> bool:
         """Return whether the model's speech is playing, or is about to."""
@@ -147,7 +151,9 @@ class Conversation:
         if answer.ends_turn:
             self.turn.spoken()
         if answer.outcome is Outcome.SPEECH:
-            self.playout.put(self._mouth.say(answer.audio, ends_turn=answer.ends_turn), answer.text)
+            self.playout.put(
+                self._output_converter.say(answer.audio, ends_turn=answer.ends_turn), answer.text
+            )
         elif answer.response_id is not None:
             self.stop()
 
@@ -155,8 +161,8 @@ class Conversation:
         """Return the state."""
         return SavedConversation(
             self.is_muted,
-            self.ear.save(),
-            self._mouth.save(),
+            self.input_converter.save(),
+            self._output_converter.save(),
             self.input_speech.save(blobs) if self.input_speech is not None else None,
             self.speech.save(),
             tuple((blobs.keep(samples), is_over) for samples, is_over in self._detecting),
@@ -170,8 +176,8 @@ class Conversation:
     def restore(self, saved: SavedConversation, blobs: Saved, now: float) -> Samples:
         """Go on from a saved state; return the samples in which speech is to be detected."""
         self.is_muted = saved.is_muted
-        self.ear.restore(saved.ear)
-        self._mouth.restore(saved.mouth)
+        self.input_converter.restore(saved.ear)
+        self._output_converter.restore(saved.mouth)
         self.playout.restore(saved.playout, blobs, now)
         self._units, self.context_ratio = saved.units, saved.context_ratio
         self.usage = LiveUsage(round(self._units * self._unit_s, 3))
@@ -188,7 +194,7 @@ class Conversation:
     def stop(self) -> None:
         """Silence the model from now on."""
         self.playout.drop()
-        self._mouth.stop()
+        self._output_converter.stop()
 
 
 class Upload:

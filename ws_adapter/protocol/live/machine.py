@@ -368,7 +368,7 @@ class Live:
         steps: list[Step | Detect] = []
         if self._conversation is not None and self._end is None:
             if is_due(self._flow.deadline, now):
-                steps += self._hear(self._conversation.ear.rest(), now)
+                steps += self._hear(self._conversation.input_converter.rest(), now)
             steps += self._flow.tick(now)
             steps += self._feed_silence(self._conversation, now)
         return self._said(steps, now)
@@ -484,7 +484,7 @@ class Live:
             raise missing("audio", "base64 audio")
         most = conversation.most_bytes
         if isinstance(event.audio, CutBase64) and event.audio.data is None:
-            undecoded = round(event.audio.size / conversation.ear.format.bytes_per_s * 16_000)
+            undecoded = round(event.audio.size / conversation.input_converter.format.bytes_per_s * 16_000)
             steps = self._detect(conversation, conversation.lost(undecoded), is_over=False)
             steps += self._put(Clip(NO_AUDIO.samples, undecoded=undecoded), now)
             return self._said(steps, now)
@@ -524,7 +524,7 @@ class Live:
         is_quiet = not self._flow.waiting_s and conversation.playout.is_empty
         if conversation.upload.came(samples.size / INPUT_RATE_HZ, now, is_quiet=is_quiet):
             self._flow.keep_all()
-        # What is sent ahead of the clock was not said over the answer that is heard now.
+        # Audio sent ahead of the clock was not spoken over the answer that plays now.
         is_over = conversation.is_saying(self._flow) and not self._flow.keeps_all
         is_over = is_over and self._interrupts
         if not is_over:

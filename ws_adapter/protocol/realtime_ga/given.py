@@ -115,6 +115,6 @@ def _picture(part: InputImagePart, path: str) -> bytes:
 def _clip(audio: str, format: Format, abilities: Abilities, path: str) -> Speech:
     if not abilities.hears:
         raise invalid(path, "the model cannot hear; send text")
-    ear = InputConverter(format)
-    ear.wait(decode_base64(audio, path))
-    return Speech(ear.end().astype("<f4", copy=False).tobytes())
+    converter = InputConverter(format)
+    converter.wait(decode_base64(audio, path))
+    return Speech(converter.end().astype("<f4", copy=False).tobytes())

@@ -40,7 +40,7 @@ class InputBuffer:
         """The position of the first held sample."""
         self.end = 0
         """The position after the last one; up to 30 ms in the resampler are not included."""
-        self._ear = InputConverter(format, unit_s)
+        self._input_converter = InputConverter(format, unit_s)
         self._held: deque[Samples] = deque()
         self._bytes = 0.0
         """The size of the held audio in its appended format."""
@@ -49,11 +49,11 @@ class InputBuffer:
     def save(self, blobs: Blobs) -> SavedBuffer:
         """Return the state."""
         held = blobs.keep_all(self._held)
-        return SavedBuffer(self.begin, self._ear.save(), held, self._bytes, self._appended)
+        return SavedBuffer(self.begin, self._input_converter.save(), held, self._bytes, self._appended)
 
     def restore(self, saved: SavedBuffer, blobs: Saved) -> None:
         """Go on from a saved state of the same format. Raises `ValueError` or `KeyError`."""
-        self._ear.restore(saved.ear)
+        self._input_converter.restore(saved.ear)
         self._held = deque(samples_of(blobs, saved.held))
         self.begin, self._bytes, self._appended = saved.begin, saved.bytes, saved.appended
         self.end = saved.begin + sum(held.size for held in self._held)
@@ -66,7 +66,7 @@ class InputBuffer:
     @property
     def held_bytes(self) -> int:
         """Bytes of memory that it holds."""
-        return 4 * (self.end - self.begin) + self._ear.waiting_bytes
+        return 4 * (self.end - self.begin) + self._input_converter.waiting_bytes
 
     def check_room(self, size: int) -> None:
         """Raise `Refusal` if `size` more bytes exceed the bound."""
@@ -78,7 +78,7 @@ class InputBuffer:
         """Append audio, cut anywhere; return the samples that are available now."""
         self._bytes += len(data)
         self._appended += len(data)
-        return self._hold(self._ear.hear(data))
+        return self._hold(self._input_converter.hear(data))
 
     @property
     def samples(self) -> Samples:
@@ -101,7 +101,7 @@ class InputBuffer:
     def take_all(self) -> bytes:
         """Remove and return all held audio, at the end of a sound. Raises `Refusal` if it is too short."""
         self._check_length()
-        self._hold(self._ear.end())
+        self._hold(self._input_converter.end())
         data = self.take(self.end)
         self.clear()
         return data
@@ -126,7 +126,7 @@ class InputBuffer:
 
     def clear(self) -> None:
         """Drop all audio; new audio is not continuous with it."""
-        self._ear = InputConverter(self.format, self._unit_s)
+        self._input_converter = InputConverter(self.format, self._unit_s)
         self._held.clear()
         self._bytes = 0.0
         self.begin = self.end = self._appended * INPUT_RATE_HZ // self.format.bytes_per_s

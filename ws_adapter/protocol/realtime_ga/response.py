@@ -63,7 +63,7 @@ class Response:
         self.has_spoken = False
         """Whether it contains audio."""
         self._factory = factory
-        self._mouth = OutputConverter(asked.format)
+        self._output_converter = OutputConverter(asked.format)
         self._output: list[Entry] = []
         self._open: Entry | None = None
         """The item that is still growing."""
@@ -84,7 +84,7 @@ class Response:
             self.is_beside,
             asked.metadata,
             self.has_spoken,
-            self._mouth.save(),
+            self._output_converter.save(),
             tuple(entry.save(blobs) for entry in self._output),
             self._output.index(self._open) if self._open is not None else None,
             self._read,
@@ -108,7 +108,7 @@ class Response:
         )
         made = cls(asked, factory)
         made.id, made.has_spoken, made._read = saved.id, saved.has_spoken, saved.tokens
-        made._mouth.restore(saved.mouth)
+        made._output_converter.restore(saved.mouth)
         for entry in saved.output:
             own = Entry.restored(entry, blobs)
             made._output.append(conversation.get(own.item.id) or own)
@@ -156,7 +156,7 @@ class Response:
             if text := piece.text if self._has_words(entry) else piece.text.lstrip():
                 told.append(self._write(entry, text))
             if piece.audio and self.asked.modality == "audio":
-                told += self._speak(entry, self._mouth.say(piece.audio, ends_turn=False))
+                told += self._speak(entry, self._output_converter.say(piece.audio, ends_turn=False))
         if piece.call is not None:
             told += self._call(piece.call)
         return told
@@ -287,7 +287,7 @@ class Response:
         told: list[Action] = []
         if entry.transcript is not None:
             if status == "completed":
-                told += self._speak(entry, self._mouth.say(b"", ends_turn=True))
+                told += self._speak(entry, self._output_converter.say(b"", ends_turn=True))
             words = entry.transcript.all
             told.append(self._of_part(events.AudioDone, entry))
             told.append(self._of_part(events.TranscriptDone, entry, transcript=words))

@@ -47,7 +47,7 @@ class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
     """Only transcription: a session stays what it is."""
     audio: AudioFields | None = None
     include: list[Literal["item.input_audio_transcription.logprobs"]] | UnsetType | None = UNSET
-    """It is accepted; there are no probabilities."""
+    """Accepted without effect: there are no log probabilities."""
 
     REQUIRED: ClassVar = ("type",)
 

@@ -90,7 +90,7 @@ def test_forward_memory_stays_within_reported_peak() -> None:
 @long
 @pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
 def test_kernel_memory_stays_within_reported_amount() -> None:
-    """Whatever numbers of rows come, in a process of its own, in which other things may grow too."""
+    """All row counts run in a subprocess, in which other memory may grow too."""
     found = []
     for _ in range(3):
         measured, told = measured_and_told("kernels")

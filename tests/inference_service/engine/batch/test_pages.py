@@ -1,4 +1,4 @@
-"""Who has which page: nobody loses one, and what is evicted is old and nobody's."""
+"""Tests of the page pool: no owner loses a page, and only old pages without an owner are evicted."""
 
 import random
 

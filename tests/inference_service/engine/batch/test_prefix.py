@@ -1,4 +1,4 @@
-"""What contexts begin with is computed once, and nothing but what is equal is shared."""
+"""Tests of the prefix cache: a prefix is computed once, and only equal prefixes are shared."""
 
 import random
 
@@ -143,7 +143,7 @@ def test_nothing_but_prompts_is_left_of_sessions_that_are_over(decoder: PackedDe
 
 
 def test_rows_never_written_are_never_read(decoder: PackedDecoder) -> None:
-    """What others leave behind may be anything: every row that nobody has written is not a number."""
+    """Every row never written is NaN, since other sessions may leave any values behind."""
     before = Context(decoder, 0, NONE, CAPACITY)
     begin(before, rows(PROMPT))
     decoder.cache.clear(0)

@@ -1,4 +1,4 @@
-"""Who takes part in a tick, over random requests."""
+"""Tests of the scheduler: its choice of requests for a tick, over random requests."""
 
 from dataclasses import replace
 
@@ -105,7 +105,7 @@ def test_a_quarter_of_the_rows_and_at_least_64_are_theirs_while_a_unit_waits(mos
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(1e-4, 0.05), st.floats(1e-4, 0.2)), min_size=50, max_size=200))
 def test_they_never_get_more_than_an_eighth_of_the_time_nor_starve(ticks: list[tuple[float, float]]) -> None:
-    """Whatever a portion costs: only the last one may not have been made up for yet."""
+    """At any cost of a portion, only the last one may still await its compensation."""
     share, theirs, ours, made_up = Share(1024), 0.0, 0.0, True
     for unit, cost in ticks:
         rows = share.rows(units_wait=True)

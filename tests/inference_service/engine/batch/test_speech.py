@@ -130,7 +130,7 @@ def test_turn_that_outgrows_its_slot_goes_on_from_a_clean_one() -> None:
 def crowd(
     by: Speaker, rng: random.Random, begin: Callable[[int], list[SpeechJob]]
 ) -> dict[int, list[list[int]]]:
-    """Everybody's units in turn; who takes part in a step is random."""
+    """Run each slot's units in turn, with a random choice of slots in each step."""
     waiting = {slot: begin(slot) for slot in range(4)}
     said: dict[int, list[list[int]]] = {slot: [] for slot in waiting}
     while any(waiting.values()):

@@ -79,7 +79,7 @@ def outcome(said: Spoken) -> dict[str, object]:
 
 
 def expected(unit: dict[str, Any], name: str) -> dict[str, object]:
-    """What was recorded; a listen is reported even where text was lost by it."""
+    """Return the recorded outcome; a listen is reported even where it lost text."""
     speech, previous = unit["tts"], unit.get("previous_token_ids", [])
     end = End.LISTEN if unit["is_listen"] else End.TURN if unit["end_of_turn"] else End.CHUNK
     marker = len(golden.tokenizer().encode("\n\nprevious: "))

@@ -40,7 +40,7 @@ def required(*tools: Tool, named: str = "", are_parallel: bool = False) -> Tools
 
 
 class Answered(Said):
-    """What was told of one turn."""
+    """The events of one turn."""
 
     @property
     def prefilled(self) -> Prefilled:
@@ -124,7 +124,7 @@ class Chat:
         self.session.decide = self._decided  # type: ignore[method-assign]
 
     def say(self, text: str, *, ends: bool = True) -> "Chat":
-        """What the model says next, whatever it draws."""
+        """Script the model's next words in place of its draws."""
         words = self._chats.words
         self._script = words.encode(text) + [words.eos_token_id] * ends
         return self
@@ -161,5 +161,5 @@ class Chat:
         return self.told(number)
 
     def told(self, number: int) -> Answered:
-        """What became of a turn."""
+        """Return the events of a turn."""
         return Answered([event for event in self.events if getattr(event, "unit", None) == number])

@@ -40,7 +40,7 @@ def adjusted(scores: Tensor, draw: Draw) -> Tensor:
 
 
 def probabilities(scores: Tensor, draw: Draw) -> Tensor:
-    """Those [vocabulary] with which the ids are drawn after all these rules."""
+    """Return the probabilities [vocabulary] of the ids after all sampling rules."""
     values, ids = scores[None].topk(len(scores))
     mass, kept, _ = Candidates(values.numpy(), ids.int().numpy()).kept(
         SamplingOptions.of([draw], len(scores)), None

@@ -208,7 +208,7 @@ def guests(info: ModelInfo, seed: int, count: int) -> list[Guest]:
 
 
 def play(runtime: Runtime, waiting: list[Guest], rng: random.Random, slots: list[int]) -> None:
-    """They join when a slot is free and chance wills, send their units at random, and leave."""
+    """Let guests join free slots at random times, send their units at random, and leave."""
     tick = Tick(runtime, budget=rng.choice([5, 32, 1024]))
     free, present = list(slots), dict[int, Guest]()
     while waiting or present:

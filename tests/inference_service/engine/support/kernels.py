@@ -1,4 +1,4 @@
-"""What oneDNN's kernels of linear layers take at most, measured in a process of its own and as it is told.
+"""Peak memory of oneDNN's linear kernels, measured in a process of its own and as reported.
 
 python -m tests.inference_service.engine.support.kernels
 """

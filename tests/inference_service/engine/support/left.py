@@ -1,4 +1,4 @@
-"""What sessions leave behind in a KV cache."""
+"""Checks of the rows that sessions leave behind in a KV cache."""
 
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import PAGE

@@ -1,4 +1,4 @@
-"""What a forward takes at the most, measured in a process of its own and as it is told.
+"""Peak memory of a forward, measured in a process of its own and as reported.
 
 python -m tests.inference_service.engine.support.peak
 """
@@ -34,7 +34,7 @@ def main() -> None:
         tensor.fill_(0.1)
     decoder.forward([Segment(0, 0, 0, Rows.of(torch.randn(1, 768)))])
     rows = torch.randn(ROWS, 768)
-    # What was freed before may be used again unseen: so much is taken first.
+    # The filler takes up freed memory, whose reuse would not show in the peak.
     filler = [torch.ones(2**18) for _ in range((resident("VmHWM") - resident("VmRSS")) // 2**20 + 1)]
     before = resident("VmRSS")
     decoder.forward([Segment(0, CONTEXT - ROWS, CONTEXT - ROWS, Rows.of(rows))])

@@ -133,7 +133,7 @@ def picture(name: str) -> bytes:
 
 
 def unit_input(recorded: dict[str, Any]) -> UnitInput:
-    """What a recorded unit was given."""
+    """Return the input of a recorded unit."""
     given = recorded["input"]
     pcm = None if given["audio_second"] is None else second(given["audio_second"])
     return UnitInput(pcm, tuple(map(picture, given["frames"])), given["max_slice_nums"] or 1)
@@ -170,11 +170,11 @@ class Observed:
 
 @dataclass
 class Spoken:
-    """What a unit came to."""
+    """The outcome of a unit."""
 
     events: list[Event] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
-    """Those of each decision; of a forced listen, those behind its input."""
+    """The scores of each decision; for a forced listen, those after its input."""
     decided: list[int] = field(default_factory=list)
     running: DuplexRun | None = None
     chunks: list[tuple[list[int], bool]] = field(default_factory=list)

@@ -58,7 +58,7 @@ def most(count: int) -> UnitOverrides:
 
 
 class Chunked(Said):
-    """What became of one unit."""
+    """The events of one unit."""
 
     @property
     def prefilled(self) -> Prefilled:
@@ -121,7 +121,7 @@ class Player:
         return self.said(number)
 
     def said(self, number: int) -> Chunked:
-        """What became of a unit so far."""
+        """Return the events of a unit so far."""
         return Chunked([event for event in self.events if getattr(event, "unit", None) == number])
 
 

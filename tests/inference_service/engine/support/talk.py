@@ -49,7 +49,7 @@ def decoder(capacity: int) -> PackedDecoder:
 
 @dataclass
 class Said:
-    """What became of one unit."""
+    """The events of one unit."""
 
     events: list[Event] = field(default_factory=list)
 

@@ -37,7 +37,7 @@ CHAT_TEMPLATE = """\
 {%- if use_tts_template is defined and use_tts_template is true -%}<|tts_bos|>{%- endif -%}
 {%- endif -%}
 """
-"""What the recordings' chats are rendered with; it ends like theirs."""
+"""The template that renders the recordings' chats; its end equals theirs."""
 TRANSCRIPTION_PROMPT = "<|im_start|>system\nTranscribe.<|im_end|>"
 
 

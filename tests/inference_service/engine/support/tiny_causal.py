@@ -76,7 +76,7 @@ def config(kind: str, **changes: Any) -> PretrainedConfig:
 
 
 def continued(folder: Path, *, ends: bool = True) -> Callable[[list[int], int], list[int]]:
-    """What transformers' own greedy `generate` makes of a sequence: so many ids at most."""
+    """Return a function that continues ids greedily by transformers' `generate`, by `count` ids at most."""
     model = AutoModel.from_pretrained(folder)
     if not ends:
         model.generation_config.eos_token_id = None

@@ -133,13 +133,13 @@ class Talker:
 
 
 def turn(text: str, **settings: Any) -> TurnInput:
-    """What a user says."""
+    """Return a user's turn with this text."""
     return TurnInput((ChatMessage("user", (text,)),), **settings)
 
 
 @dataclass
 class Unit:
-    """What came of a unit."""
+    """The events of one unit."""
 
     events: list[Event]
 

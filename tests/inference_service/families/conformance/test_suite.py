@@ -1,4 +1,4 @@
-"""What every family of models keeps: run with a tiny one of each, and with the folder of a package's own."""
+"""Conformance tests of every model family, run with tiny models and with a package's own model folder."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a model takes is known from its configuration, before a byte of it is loaded."""
+"""Tests of a model's memory needs, known from its configuration before any byte is loaded."""
 
 from pathlib import Path
 

@@ -15,7 +15,7 @@ REFERENCE = Path("assets") / "HT_ref_audio.wav"
 
 
 def voice(seed: int, seconds: float = 1.5) -> NDArray[np.float32]:
-    """Somebody's voice: a tone of their own pitch, and noise."""
+    """Return a voice: a tone whose pitch depends on `seed`, and noise."""
     rng = np.random.default_rng(seed)
     time = np.arange(round(seconds * RATE)) / RATE
     tone = 0.2 * np.sin(2 * np.pi * (100 + 40 * seed) * time)
@@ -23,7 +23,7 @@ def voice(seed: int, seconds: float = 1.5) -> NDArray[np.float32]:
 
 
 def write(folder: Path, *, vocoder: bool = True, template: str = "") -> Path:
-    """Writes the checkpoint; the vocoder's default voice is that of the published recording beside it.
+    """Write the checkpoint; the vocoder's default voice is that of the published recording beside it.
 
     `template` is another chat template than its own, which knows no tools.
     """

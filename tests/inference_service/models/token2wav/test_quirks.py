@@ -1,4 +1,4 @@
-"""What the published package does wrong: as recorded with the switch, and right without it.
+"""Tests of the published package's bugs: reproduced with the switch, fixed without it.
 
 The golden tests set `reference_quirks`; nothing else does.
 """
@@ -68,7 +68,7 @@ def test_seams_are_as_loud_as_the_rest(
 
 
 def excitation(model: Token2Wav, chunks: list[Tensor]) -> Tensor:
-    """What the vocoder is excited by over all chunks, at a steady 200 Hz and without noise, [samples]."""
+    """Return the vocoder's excitation over all chunks, at a steady 200 Hz without noise, [samples]."""
     sources: list[Tensor] = []
     model.hift.f0_predictor.forward = lambda mel: mel.new_full((len(mel), mel.shape[2]), 200.0)  # type: ignore[method-assign]
     decode = model.hift.decode

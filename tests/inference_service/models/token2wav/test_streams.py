@@ -134,7 +134,7 @@ def test_interleaved_streams_of_different_voices(is_causal: bool) -> None:
 
 
 class Speaker:
-    """Speaks turn after turn, of random lengths in units of random lengths; and again all alone."""
+    """A stream of random turns in units of random lengths, run among others and again alone."""
 
     def __init__(self, model: Token2Wav, prompt: str, draw: random.Random) -> None:
         self._model = model
@@ -150,14 +150,14 @@ class Speaker:
         self.said: list[Tensor] = []
 
     def next_job(self) -> StreamCodes | None:
-        """What it has to say now; None once it has left."""
+        """Return the codes of the next unit; None after the last."""
         if len(self.said) == len(self._units):
             return None
         codes, ends_turn = self._units[len(self.said)]
         return StreamCodes(self.state, codes, ends_turn)
 
     def alone(self) -> list[Tensor]:
-        """All of it, with nobody else there."""
+        """Return the waves of all units without other streams."""
         state = begin(self._model, self._prompt)
         return [say(self._model, state, codes, ends_turn=ends) for codes, ends in self._units]
 

@@ -76,7 +76,7 @@ class Stage:
         return session
 
     def play(self, slot: int, setup: SessionSetup, *units: Content, budget: int | None = None) -> list[Event]:
-        """What a session is told from its beginning to the end of its last unit."""
+        """Return a session's events from its beginning to the end of its last unit."""
         guest = Guest(setup, [(unit, UnitOverrides()) for unit in units])
         tick = Tick(self.runtime, budget)
         guest.enter(self.runtime, slot)

@@ -40,7 +40,7 @@ def talker() -> Any:
 
 
 def spoken(talker: Talker, units: int, *, listens: int = 1) -> Talker:
-    """It listens first, and says something in each unit after that."""
+    """Let the talker listen first, then speak in each of `units`."""
     for _ in range(listens):
         talker.unit(force_listen=True)
     for _ in range(units):
@@ -50,7 +50,7 @@ def spoken(talker: Talker, units: int, *, listens: int = 1) -> Talker:
 
 
 def listened(talker: Talker, said: int, silent: int, **how: Any) -> Talker:
-    """As `spoken`, but for the last units, in which it was silent."""
+    """Run `spoken`, then `silent` units without speech."""
     spoken(talker, said, **how)
     for _ in range(silent):
         talker.unit(force_listen=True)
@@ -152,7 +152,7 @@ def test_turn_that_was_cut_is_closed_and_the_next_words_begin_on_a_clean_voice(t
 
 
 def test_shipped_model_repeats_unheard_speech_only_after_rewind(talker: Any) -> None:
-    """It was asked to count, and was cut short: to who heard nothing of it, it counts from the beginning."""
+    """The interrupted model counts again from the beginning if the user heard nothing of it."""
     question = recorded(next(path for path in RECORDINGS if path.stem == "counting"))
     seconds = -(-len(question) // 16_000)
     question = np.pad(question, (0, seconds * 16_000 - len(question)))
@@ -222,7 +222,7 @@ def test_unit_that_fails_after_it_was_heard_again_leaves_no_trace(talker: Any, m
 
     def bad(segments: Any) -> Any:
         given = think(segments)
-        # What is fed again after the rewind is two forwards; the second one is the unit that comes.
+        # The replay after the rewind takes two forwards; the second is the incoming unit.
         return [None] if back.session.stage is Stage.PREFILL else given
 
     monkeypatch.setattr(back.where, "think", bad)
@@ -231,7 +231,7 @@ def test_unit_that_fails_after_it_was_heard_again_leaves_no_trace(talker: Any, m
     monkeypatch.undo()
     back.decide()
     back.work()
-    silent.session.preprocessor.prepare(UnitInput(sound(5)))  # its ear goes on by the same second
+    silent.session.preprocessor.prepare(UnitInput(sound(5)))  # its ear advances by the same second
 
     (prefilled,) = [event for event in back.told if isinstance(event, Prefilled) and event.unit == 5]
     assert prefilled.failure is None

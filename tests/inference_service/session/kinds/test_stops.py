@@ -8,7 +8,7 @@ from inference_service.session.kinds.text import StopStrings
 
 
 def passed(stops: list[str], pieces: list[str]) -> tuple[list[str], bool]:
-    """What each piece lets through, what the end does, and whether a stop string was found."""
+    """Return the text released by each piece and the end, and whether a stop string was found."""
     strings = StopStrings(stops)
     return [*map(strings.push, pieces), strings.flush()], strings.found
 

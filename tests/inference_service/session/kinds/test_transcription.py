@@ -65,7 +65,7 @@ def prompt_tokens(runtime: DuplexRuntime) -> int:
 
 
 def in_one_pass(runtime: DuplexRuntime, sound: Sound, sampling: Sampling = CHATTY) -> list[list[int]]:
-    """What is decided in each second, by transformers' own forward over all before, without a cache."""
+    """Return the tokens of each second by transformers' own forward over all before, uncached."""
     whole = np.pad(sound, (0, -len(sound) % SAMPLE_RATE + SAMPLE_RATE))
     model, _, _ = tiny.model()
     audio = model.apm.embed(model.apm.hear(torch.from_numpy(MelStream().feed(whole))[None]))[0]

@@ -47,7 +47,7 @@ FIELD = "turn.messages[0].content[1].video"
 
 @pytest.fixture(scope="module")
 def minicpmo(tmp_path_factory: pytest.TempPathFactory) -> Dialogue:
-    """That of MiniCPM-o with tiny random weights."""
+    """Return the dialogue of a MiniCPM-o with tiny random weights."""
     folder: Path = whole.write(tmp_path_factory.mktemp("models") / "MiniCPM-o-tiny")
     runtime = cast(DuplexRuntime, table.load(folder, torch.device("cpu"), 4096)(1))
     session = runtime.open("a", 0, ChatSetup(Sampling(), seed=0), print)

@@ -37,7 +37,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 class Worker:
-    """What the session is at a worker: gives slots, configures, and runs one turn in each slot."""
+    """A model of the session's worker: gives slots, configures, and runs one turn in each slot."""
 
     def __init__(self, jar: Jar) -> None:
         self._jar = jar

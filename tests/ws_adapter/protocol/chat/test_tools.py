@@ -66,7 +66,7 @@ def ran(dialect: Dialect, *messages: Event, catalogue: Any = ABLE, **fields: Any
 
 
 def says(jar: Jar, *pieces: Piece) -> list[Event]:
-    """What a client is told of an answer, from its beginning."""
+    """Return a client's events of an answer, from its beginning."""
     start = len(jar.sent)
     jar.prefilled()
     jar.worker(*pieces)
@@ -138,7 +138,7 @@ BAD: dict[str, tuple[list[Event], Event, str]] = {
 
 
 def refusal(jar: Jar, event: Event) -> str:
-    """What a client is told of an event that is refused."""
+    """Return the error message that a client gets for a refused event."""
     (error,) = [event for event in jar.client(event) if event["type"] == "error"]
     return str(error["error"] if isinstance(error["error"], str) else error["error"]["message"])
 

@@ -1,4 +1,4 @@
-"""Where speech starts and stops, from scores alone."""
+"""Tests of the start and end of speech, from scores alone."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What a unit looks like to the client: the nine emission rules and the shape of every event."""
+"""Tests of the events of a unit: the nine emission rules and the shape of every event."""
 
 import base64
 

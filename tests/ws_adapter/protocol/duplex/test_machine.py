@@ -48,15 +48,15 @@ class Client(ABC):
 
     @abstractmethod
     def answer(self, event: Event) -> None:
-        """Reads what is neither an error nor the end."""
+        """Read an event that is neither an error nor the end."""
 
     @abstractmethod
     def open_response(self, events: list[Event]) -> str | None:
-        """What tells the response that the last answer left open; None if none is."""
+        """Return the name of the response that the last answer left open, or None."""
 
     @abstractmethod
     def silence(self, response: str) -> None:
-        """Nothing of `response` may follow."""
+        """Forbid further events of `response`."""
 
 
 class Responses(Client):
@@ -186,7 +186,7 @@ class DialectMachine(RuleBasedStateMachine):
         self.bad = 0
 
     def read_everything(self) -> None:
-        """What was sent leaves the outbox and reaches the client."""
+        """Pass all sent events to the client and empty the outbox."""
         for event in self.talk.sent[self.read_up_to :]:
             self.client.read(event)
         self.read_up_to = len(self.talk.sent)

@@ -1,4 +1,4 @@
-"""What a unit looks like on `/ws/duplex`: one flat `result`, in order, whatever became of the unit."""
+"""Tests of a unit's event on `/ws/duplex`: one flat `result`, in order, however the unit ended."""
 
 import base64
 from typing import Any

@@ -298,7 +298,7 @@ def test_closing_session_finishes_its_current_speech() -> None:
 
 
 def test_a_worker_that_says_no_more_does_not_hold_up_the_end() -> None:
-    """What comes after the close is passed over: a client cannot know when it has arrived."""
+    """The session ignores events after the close: a client cannot know when it has arrived."""
     session = live()
     session.client(append(1.1))
     session.client({"type": "session.close"})

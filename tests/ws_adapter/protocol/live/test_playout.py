@@ -130,7 +130,7 @@ STEP = st.tuples(st.floats(0.0, 2.0), st.integers(0, 3 * SECOND // 2), st.boolea
 
 @given(st.lists(STEP, max_size=12))
 def test_never_further_ahead_than_its_lead(steps: list[tuple[float, int, bool, bool]]) -> None:
-    """Whatever comes whenever: no more than the time that has passed, the lead and one slice is sent."""
+    """Playout never sends more than the time that has passed, the lead and one slice."""
     playout, now, sent = begun(), 0.0, 0
     for wait, size, speaks, drops in steps:
         now += wait

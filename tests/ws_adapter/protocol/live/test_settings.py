@@ -1,4 +1,4 @@
-"""What a `session.start` asks for: taken whole or refused whole, with the place of what is wrong."""
+"""Tests of `session.start`: taken whole, or refused whole with the place of the fault."""
 
 from typing import Any
 

@@ -25,8 +25,8 @@ def tone(rate_hz: int, seconds: float = 1.0) -> NDArray[np.float32]:
 
 @formats
 def test_a_second_is_heard_as_it_was_said(format: Format) -> None:
-    ear = InputConverter(format)
-    heard = np.concatenate([ear.hear(format.encode(tone(format.rate_hz, 2.0))), ear.rest()])
+    converter = InputConverter(format)
+    heard = np.concatenate([converter.hear(format.encode(tone(format.rate_hz, 2.0))), converter.rest()])
     assert 0 <= 32_000 - heard.size <= 16 * LONGEST_IN_MS
     middle = slice(8_000, 24_000)
     assert np.abs(heard[middle] - tone(16_000, 2.0)[middle]).max() < 0.02
@@ -47,17 +47,17 @@ def test_it_does_not_matter_where_the_client_cuts(format: Format, cut: int) -> N
 
 @formats
 def test_little_waits_for_more(format: Format) -> None:
-    ear = InputConverter(format)
-    ear.hear(bytes(ear.format.bytes_per_s // 10 - 2))
-    assert 0 < ear.waiting_bytes < format.bytes_per_s // 10
+    converter = InputConverter(format)
+    converter.hear(bytes(converter.format.bytes_per_s // 10 - 2))
+    assert 0 < converter.waiting_bytes < format.bytes_per_s // 10
 
 
 @formats
 def test_a_turn_is_said_to_its_end(format: Format) -> None:
     """The resampler holds some back, at the end of a turn nothing."""
-    mouth, said = OutputConverter(format), tone(24_000, 2.0)
-    first = mouth.say(said[:24_000].tobytes(), ends_turn=False)
-    second = mouth.say(said[24_000:].tobytes(), ends_turn=True)
+    converter, said = OutputConverter(format), tone(24_000, 2.0)
+    first = converter.say(said[:24_000].tobytes(), ends_turn=False)
+    second = converter.say(said[24_000:].tobytes(), ends_turn=True)
     samples = format.decode(first + second)
     assert samples.size == 2 * format.rate_hz
     assert format.rate_hz - len(first) // format.width <= format.rate_hz * LONGEST_OUT_MS // 1000
@@ -67,11 +67,11 @@ def test_a_turn_is_said_to_its_end(format: Format) -> None:
 
 @formats
 def test_nothing_of_a_turn_is_left_for_the_next(format: Format) -> None:
-    mouth, fresh = OutputConverter(format), OutputConverter(format)
-    mouth.say(tone(24_000).tobytes(), ends_turn=False)
-    mouth.stop()
+    converter, fresh = OutputConverter(format), OutputConverter(format)
+    converter.say(tone(24_000).tobytes(), ends_turn=False)
+    converter.stop()
     silence = bytes(4 * 24_000)
-    assert mouth.say(silence, ends_turn=True) == fresh.say(silence, ends_turn=True)
+    assert converter.say(silence, ends_turn=True) == fresh.say(silence, ends_turn=True)
 
 
 @formats

@@ -118,7 +118,7 @@ def test_text_of_failed_unit_is_reported_to_its_sender() -> None:
 
 
 def test_text_is_not_lost_with_a_second_that_comes_too_late() -> None:
-    """It belongs to the next second that the model hears, whichever that is."""
+    """The text belongs to the next second that the model hears, whichever that is."""
     session = live()
     session.client(append(3.2))
     assert len(session.runs) == 2

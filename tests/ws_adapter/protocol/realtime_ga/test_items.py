@@ -55,7 +55,7 @@ def spoken(session: RealtimeGaConversation, *pieces: tuple[str, float]) -> str:
 
 
 def remembered(session: RealtimeGaConversation) -> list[str]:
-    """What the model is told that it said."""
+    """Return the model's own earlier answers in its prompt."""
     session.respond(conversation="none", output_modalities=["text"])
     session.finish()
     return [str(m.parts[0]) for m in session.turn.messages if m.role == "assistant"]

@@ -41,7 +41,7 @@ EVENTS: Final[dict[str, Event]] = {
     "anything else": {"type": "session.dance"},
 }
 INNER: Final = ("response.output", "response.content", "conversation.item.done")
-"""What belongs to the end of a response."""
+"""Types of events, by prefix, that belong to the end of a response."""
 
 TABLE: Final = read_states("Realtime with turns of the model's own")
 

@@ -1,4 +1,4 @@
-"""What clients do beside the turns that the model takes by itself: greet, type, replay, change, mute."""
+"""Tests of clients that greet, type, replay, change or mute beside the model's own turns."""
 
 from typing import Any
 

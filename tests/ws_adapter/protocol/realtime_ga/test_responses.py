@@ -224,7 +224,7 @@ def too_long(session: RealtimeGaConversation) -> list[Event]:
 
 
 def texts(session: RealtimeGaConversation) -> list[Any]:
-    """What the model was told behind its instructions."""
+    """Return the texts of the prompt after the instructions."""
     return [said.parts[0] for said in session.turn.messages[1:]]
 
 

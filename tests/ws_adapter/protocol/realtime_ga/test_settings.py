@@ -1,4 +1,4 @@
-"""What a Realtime session is: told whole, changed whole or not at all."""
+"""Tests of a Realtime session's settings: reported whole, changed whole or not at all."""
 
 from typing import Any
 

@@ -70,7 +70,7 @@ def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
 
 
 def open_responses(session: RealtimeGaConversation) -> dict[str, Event]:
-    """Those that are not done, by their ids."""
+    """Return the responses that are not done, by their ids."""
     responses: dict[str, Event] = {}
     for event in session.sent:
         if event["type"] == "response.created":

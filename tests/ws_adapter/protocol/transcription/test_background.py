@@ -85,7 +85,7 @@ class Bench:
 
     @property
     def ends(self) -> dict[str, InputTranscript]:
-        """What became of each item that is over."""
+        """The final result of each item that is over."""
         return {name: news for name, news in self.told if not isinstance(news, InputTranscriptDelta)}
 
     def code(self, name: str) -> TranscriptionCode:

@@ -154,11 +154,11 @@ FRAMES = [
     (D, {"type": "audio_chunk", "audio": LONG, "audio_base64": ODD}),
     (D, {"type": "client_diagnostic", "audio": LONG}),
 ]  # fmt: skip
-"""What clients send, and what looks like it."""
+"""Events that clients send, and events that resemble them."""
 
 
 def heard(text: str) -> object:
-    """What the audio of an event comes to; an empty text counts as none."""
+    """Return the decoded audio or its refusal; an empty text counts as no audio."""
     try:
         clip = decode_audio(text, "f32", "audio")
     except Refusal as refused:
@@ -187,7 +187,7 @@ def outcome(decode: Callable[[bytes], Any], frame: bytes) -> Any:
 
 
 def same_either_way(decoder: EventDecoder[Any], frame: bytes) -> Any:
-    """What `frame` comes to, which has to be the same with its audio cut out and without."""
+    """Return the outcome of `frame`, which must be equal with its audio cut out and without."""
     found = outcome(decoder.decode, frame)
     assert found == outcome(decoder._decode_whole, frame)
     return found
@@ -348,7 +348,7 @@ def test_clip_gives_back_the_bytes_that_came() -> None:
 
 
 def plainly(frame: bytes) -> tuple[str, Any]:
-    """What the standard library alone makes of an append, by the same rules."""
+    """Decode an append by the same rules with the standard library alone."""
     try:
         event = json.loads(frame, parse_constant=lambda _: (_ for _ in ()).throw(ValueError()))
     except (ValueError, RecursionError):

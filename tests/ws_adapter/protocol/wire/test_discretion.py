@@ -1,4 +1,4 @@
-"""What the log may say of what clients sent."""
+"""Tests of log redaction: log lines reveal no content of clients."""
 
 from ws_adapter.protocol.wire.discretion import outline, where
 from ws_adapter.web.routes import describe

@@ -55,7 +55,7 @@ async def failure(caller: Caller) -> RpcError:
 
 
 async def heard(channel: Channel) -> Caller:
-    """Somebody whose call has had its first answer."""
+    """Return a caller whose call has had its first answer."""
     caller = await Caller(channel).start()
     caller.call.write(message(1, 1))
     await until(lambda: caller.heard)

@@ -150,7 +150,7 @@ class ResponseCreate(_Event, frozen=True, tag="response.create", forbid_unknown_
 
 
 class ResponseCancel(_Event, frozen=True, tag="response.cancel", forbid_unknown_fields=True):
-    """It is to answer no more."""
+    """A request to stop an answer."""
 
     response_id: str | None = None
 

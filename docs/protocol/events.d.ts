@@ -2373,7 +2373,7 @@ export namespace RealtimeGa {
     /** A name of the client's own; else one is made up. */
     id: string;
   }
-  /** It is to answer no more. */
+  /** A request to stop an answer. */
   interface ResponseCancel {
     type: "response.cancel";
     response_id?: string | null;
@@ -2898,7 +2898,7 @@ export namespace TranscriptionGa {
     /** Only transcription: a session stays what it is. */
     type: "realtime" | "transcription";
     audio?: AudioFields | null;
-    /** It is accepted; there are no probabilities. */
+    /** Accepted without effect: there are no log probabilities. */
     include?: Array<"item.input_audio_transcription.logprobs"> | null;
   }
   /** Sound of the client's. */

@@ -32,7 +32,7 @@ class Loop:
         self._ear: Any = components.ear.initial_state()
         self._special = components.tokenizer.special
         self._context = Context(runtime.language, 0, runtime.info.window, runtime.info.context_limit)
-        self._think(Rows.of_ids(components.openings.opening("", hears_voice=False).before))
+        self._think(Rows.of_ids(components.duplex_prompts.prompt("", hears_voice=False).before))
         self._context.end_prompt()
         self._unit = 0
 

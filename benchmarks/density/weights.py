@@ -12,7 +12,7 @@ from benchmarks.full_size.sizes import FULL
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.families import minicpmo
 from inference_service.families.memory.footprint import Footprint
-from inference_service.families.minicpmo_voice import LONGEST_FRAMES, needs
+from inference_service.families.minicpmo_voice import LONGEST_FRAMES, voice_memory
 from inference_service.models.minicpmo.model import MiniCPMO
 from inference_service.models.minicpmo.sizes import sizes
 from inference_service.models.token2wav.config import MELS
@@ -78,7 +78,7 @@ def _count(*modules: nn.Module) -> int:
 def footprint(context_limit: int, vocoder_dtype: str) -> Footprint:
     """Return the memory of a worker on CUDA whose sessions may have voices of their own."""
     options = SpeechOptions(vocoder_dtype=vocoder_dtype)
-    voice = needs(FULL.vocoder, options, LONGEST_FRAMES, can_clone=True)
+    voice = voice_memory(FULL.vocoder, options, LONGEST_FRAMES, can_clone=True)
     return minicpmo.footprint(FULL.config, DTYPE, context_limit, voice, torch.device("cuda"))
 
 

@@ -20,7 +20,7 @@ MOST: Final = 1000
 
 
 async def measure(is_short: bool) -> Report:
-    """Processor time of the redis-server for each newcomer, who comes and goes, and for the beats alone."""
+    """Processor time of the redis-server for each new session, which then ends, and for the beats alone."""
     seconds = 3.0 if is_short else 10.0
     waits: list[float] = []
     with redis_server() as server:

@@ -55,7 +55,7 @@ class Costs:
     """The cost of one worker slot in heartbeats, per second."""
     start_s: float
     lease_state_s: float
-    newcomer_s: float
+    arrival_s: float
     peer_beat_s: float
     machines: tuple[str, ...]
 
@@ -95,7 +95,7 @@ def measured() -> Costs:
         slot_s=worker[each] / slots / 1e6,
         start_s=max(0.0, busy["of a core"] - beside) / busy["per second"],
         lease_state_s=state[each] / (workers * slots) / 1e6,
-        newcomer_s=_named(limits, "new sessions")[each] / 1e6,
+        arrival_s=_named(limits, "new sessions")[each] / 1e6,
         peer_beat_s=_named(limits, "heartbeats")[each] / 1e6,
         machines=tuple(
             dict.fromkeys(
@@ -114,7 +114,7 @@ class Redis:
         self.tickets = sessions * WAITING * costs.ticket_beat_s
         self.starts = starts * costs.start_s
         self.workers = sessions * costs.slot_s
-        self.limits = starts * OPENS * costs.newcomer_s + adapters * costs.peer_beat_s
+        self.limits = starts * OPENS * costs.arrival_s + adapters * costs.peer_beat_s
         self.state = adapters * sessions * costs.lease_state_s / STATE_EVERY_S
         self.all = self.tickets + self.starts + self.workers + self.limits + self.state
 
@@ -175,8 +175,8 @@ def _costs(costs: Costs) -> str:
                 "dispatch queue",
             ),
             (
-                "Redis: CPU-us of a newcomer whom limits count",
-                f"{costs.newcomer_s * us:.0f}",
+                "Redis: CPU-us of a new session that limits count",
+                f"{costs.arrival_s * us:.0f}",
                 "dispatch limits",
             ),
             ("public bits of a second, both ways, Mbit", f"{costs.public_bits / 1e6:.2f}", "their sizes"),

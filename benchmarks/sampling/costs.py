@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.sampling.one_by_one import Alone
+from benchmarks.sampling.one_by_one import SequentialSampler
 from inference_service.engine.batch.draw import TextSampler, drawn_by
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import choose_by_rows, choose_together, goes_by_rows
@@ -65,7 +65,7 @@ def decisions(vocabulary: int, sessions: int, rounds: int) -> Iterator[Row]:
     scores = torch.randn(sessions, vocabulary, generator=torch.Generator().manual_seed(1)) * SPREAD
     said = np.random.default_rng(1).integers(10, vocabulary, _SAID)
     forbidden = torch.tensor([5, 9])
-    alone = [Alone(seed, said.tolist()) for seed in range(sessions)]
+    alone = [SequentialSampler(seed, said.tolist()) for seed in range(sessions)]
     noises = [Noise(seed) for seed in range(sessions)]
     choose = choose_by_rows if goes_by_rows(scores.device, vocabulary) else choose_together
     samplers = [TextSampler(_SPECIAL, forbidden, noise, said.astype(np.int32)) for noise in noises]
@@ -100,7 +100,7 @@ def codes(head: SpeechHead, sessions: int, rounds: int) -> Row:
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(_CODES, sessions, config.codes + 1, generator=generator) * SPREAD
     said = list(range(10))
-    alone = [Alone(seed) for seed in range(sessions)]
+    alone = [SequentialSampler(seed) for seed in range(sessions)]
     jobs = [_job(head, slot, said) for slot in range(sessions)]
 
     def together(scores: Tensor) -> object:
@@ -148,7 +148,7 @@ def _job(head: SpeechHead, slot: int, said: list[int]) -> SpeechJob:
     return job
 
 
-def _each(alone: list[Alone], draw: Callable[[Alone, Tensor], int]) -> Work:
+def _each(alone: list[SequentialSampler], draw: Callable[[SequentialSampler, Tensor], int]) -> Work:
     return lambda scores: [draw(one, row) for one, row in zip(alone, scores, strict=True)]
 
 

@@ -10,7 +10,7 @@ from inference_service.interface.setups import DuplexSettings, Sampling
 
 
 @dataclass
-class Alone:
+class SequentialSampler:
     """One session's draws. Ids that are tested first, end an answer, and mean listening stand for any."""
 
     seed: int

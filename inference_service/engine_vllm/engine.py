@@ -37,7 +37,7 @@ _CHECK_S: Final = 0.5
 """Seconds between checks that vLLM is alive, and progress events."""
 _STOP_S: Final = 10.0
 
-Opening = Callable[[str, Any, Sink], AnySession]
+SessionFactory = Callable[[str, Any, Sink], AnySession]
 """Makes a session of one kind, from its name, setup and sink."""
 
 
@@ -48,7 +48,7 @@ class VllmEngine:
         self,
         generator: Generator,
         thread: LoopThread,
-        kinds: Mapping[type[SessionSetup], Opening],
+        kinds: Mapping[type[SessionSetup], SessionFactory],
         info: ModelInfo,
         slots: int,
         deliver: Deliver,

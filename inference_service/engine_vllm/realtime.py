@@ -7,7 +7,7 @@ from typing import Final
 
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
-from inference_service.engine_vllm.engine import Opening, VllmEngine
+from inference_service.engine_vllm.engine import SessionFactory, VllmEngine
 from inference_service.engine_vllm.folder import RunningVllm, positions_of
 from inference_service.engine_vllm.generator import Generator
 from inference_service.engine_vllm.transcription import HearingRules, VllmTranscription, hear_silence
@@ -52,7 +52,7 @@ class RealtimeFolder:
                 f"vLLM's cache holds {most} utterances of {limit} tokens at a time, not {vllm.slots}. Pass "
                 f"--slots {most}, a smaller --max-model-len or a greater --gpu-memory-utilization."
             )
-        opening: Opening = partial(_open, self.rules(limit), vllm.generator, vllm.deliver)
+        factory: SessionFactory = partial(_open, self.rules(limit), vllm.generator, vllm.deliver)
         model = replace(
             transcriber_info(self.name, self.pacing, limit, vllm.generator.vocabulary),
             engine=vllm.info,
@@ -62,7 +62,7 @@ class RealtimeFolder:
         return VllmEngine(
             vllm.generator,
             vllm.thread,
-            {TranscribeSetup: opening},
+            {TranscribeSetup: factory},
             model,
             vllm.slots or most,
             vllm.deliver,

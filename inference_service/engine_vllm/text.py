@@ -10,7 +10,7 @@ import torch
 
 from inference_service.checkpoints.causal import CausalFolder, read_folder
 from inference_service.engine_vllm.chat import VllmChat
-from inference_service.engine_vllm.engine import Opening, VllmEngine
+from inference_service.engine_vllm.engine import SessionFactory, VllmEngine
 from inference_service.engine_vllm.folder import RunningVllm, positions_of
 from inference_service.engine_vllm.generator import SAMPLE_RATE, Expanded, Generator, MediaInput, Request
 from inference_service.engine_vllm.loop import LoopThread
@@ -71,7 +71,7 @@ def read_text(folder: Path) -> TextFolder:
 
 def _kinds(
     about: CausalFolder, generator: Generator, thread: LoopThread, deliver: Deliver, limit: int
-) -> Mapping[type[SessionSetup], Opening]:
+) -> Mapping[type[SessionSetup], SessionFactory]:
     rules = StreamRules(about.tokenizer, about.ends, limit)
 
     def stream(name: str, setup: TokensSetup, sink: Sink) -> VllmStream:
@@ -83,7 +83,7 @@ def _kinds(
     def chat(dialogue: Dialogue, name: str, setup: ChatSetup, sink: Sink) -> VllmChat:
         return VllmChat(name, sink, setup, dialogue, generator, deliver, expand)
 
-    kinds: dict[type[SessionSetup], Opening] = {TokensSetup: stream}
+    kinds: dict[type[SessionSetup], SessionFactory] = {TokensSetup: stream}
     if about.template is not None:
         nothing = torch.empty(0, dtype=torch.long)
         kinds[ChatSetup] = partial(chat, Dialogue(about.template, limit, about.ends, nothing))

@@ -96,7 +96,7 @@ class VllmStream(VllmSession[TokensChunk]):
         return len(self._ids) + fed
 
     def begin(self) -> Event:
-        ids, limit = self.preprocessor.opening(), self._rules.limit
+        ids, limit = self.preprocessor.prompt(), self._rules.limit
         if len(ids) >= limit:
             return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")
         self._ids = list(ids)

@@ -46,8 +46,8 @@ from inference_service.recogniser.utterance import Utterances
 from inference_service.session.kinds.components import (
     ChatRules,
     DuplexComponents,
+    DuplexPrompt,
     Measure,
-    Opening,
     Pcm,
     Sound,
     SpeechCodes,
@@ -95,7 +95,7 @@ def components(
         senses=MiniSenses(config.vision.image_size if config.vision else 0, second_tokens),
         ear=MiniEar(model.apm),
         unit_tokens=second_tokens,
-        openings=MiniOpenings(tokenizer, config),
+        duplex_prompts=MiniPrompts(tokenizer, config),
         forbidden=tuple(i for i in range(size) if not tokenizer.is_text(i) and i not in decisions),
         chat=ChatRules(
             opens_with_space=True,
@@ -243,7 +243,7 @@ class MiniMouth:
         """Capture nothing: the vocoder is on the CPU."""
 
 
-class MiniOpenings:
+class MiniPrompts:
     """The checkpoint's own text round the system prompt."""
 
     def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
@@ -251,8 +251,8 @@ class MiniOpenings:
         self._prefix = tokenizer.encode_template(config.prompt_prefix)
         self._suffix = tokenizer.encode_template(config.prompt_suffix)
 
-    def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
-        return Opening([*self._prefix, *self._tokenizer.encode(system_prompt), *self._suffix], [])
+    def prompt(self, system_prompt: str, *, hears_voice: bool) -> DuplexPrompt:
+        return DuplexPrompt([*self._prefix, *self._tokenizer.encode(system_prompt), *self._suffix], [])
 
 
 def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:

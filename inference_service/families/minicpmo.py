@@ -23,7 +23,7 @@ from inference_service.families.memory.working_memory import (
     layer_bytes,
     token_bytes,
 )
-from inference_service.families.minicpmo_voice import Needs
+from inference_service.families.minicpmo_voice import VoiceMemory
 from inference_service.interface.engine import ModelInfo
 from inference_service.interface.setups import (
     MAX_SLICES,
@@ -47,9 +47,9 @@ from inference_service.models.tokenizer import Tokenizer
 from inference_service.session.kinds.components import (
     ChatRules,
     DuplexComponents,
+    DuplexPrompt,
     Interject,
     Measure,
-    Opening,
     Pcm,
     Sound,
     SpeechComponents,
@@ -116,7 +116,7 @@ def components(
         senses=MiniCPMOSenses(config.audio, config.vision, model.ear),
         ear=MiniCPMOEar(model.ear),
         unit_tokens=UNIT_TOKENS,
-        openings=MiniCPMOOpenings(tokenizer),
+        duplex_prompts=MiniCPMOPrompts(tokenizer),
         interject=interject_as_system(tokenizer),
         forbidden=tuple(forbidden),
         chat=ChatRules(
@@ -146,7 +146,7 @@ def footprint(
     config: MiniCPMOConfig,
     dtype: torch.dtype,
     context_limit: int,
-    voice: Needs | None,
+    voice: VoiceMemory | None,
     device: torch.device,
 ) -> Footprint:
     """Return the memory of the model, with or without its voice."""
@@ -265,7 +265,7 @@ def interject_as_system(tokenizer: Tokenizer) -> Interject:
     return lambda text: [begin, *tokenizer.encode(f"system\n{text.text}"), end]
 
 
-class MiniCPMOOpenings:
+class MiniCPMOPrompts:
     """Makes prompts of the system prompt and then the reference voice."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -273,9 +273,9 @@ class MiniCPMOOpenings:
         self._begin, self._end = tokenizer.special.im_start, tokenizer.special.im_end
         self._audio = [_token(tokenizer, text) for text in ("<|audio_start|>", "<|audio_end|>")]
 
-    def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
+    def prompt(self, system_prompt: str, *, hears_voice: bool) -> DuplexPrompt:
         text = f"system\n{system_prompt or _SYSTEM_PROMPT}"
         if not hears_voice:
-            return Opening([self._begin, *self._tokenizer.encode(text)], [self._end])
+            return DuplexPrompt([self._begin, *self._tokenizer.encode(text)], [self._end])
         begin, end = self._audio
-        return Opening([self._begin, *self._tokenizer.encode(text + "\n"), begin], [end, self._end])
+        return DuplexPrompt([self._begin, *self._tokenizer.encode(text + "\n"), begin], [end, self._end])

@@ -48,7 +48,7 @@ LONGEST_FRAMES = round(LONGEST_S * TOKENS_PER_SECOND) * FRAMES_PER_TOKEN
 
 
 @dataclass(frozen=True)
-class Needs:
+class VoiceMemory:
     """Bytes of a voice: the vocoder's weights, what each session holds, what they share, and a step."""
 
     weights: int
@@ -62,8 +62,8 @@ class Needs:
 
 def load(
     model: Path, head: SpeechHead, capacity: int, device: torch.device, options: SpeechOptions
-) -> tuple[SpeechComponents, Needs]:
-    """Return the voice of the checkpoint in `model`, on `device`, and its needs.
+) -> tuple[SpeechComponents, VoiceMemory]:
+    """Return the voice of the checkpoint in `model`, on `device`, and the memory it takes.
 
     Raises `CheckpointError` if there is no vocoder or it has no voice, `ConfigurationError` for
     `options.voice`.
@@ -99,7 +99,7 @@ def load(
         ids=frozenset(registered),
         can_clone=reader is not None,
     )
-    return speaks, needs(token2wav.config, options, len(own.mel), can_clone=reader is not None)
+    return speaks, voice_memory(token2wav.config, options, len(own.mel), can_clone=reader is not None)
 
 
 def require_folder(folder: Path, model: Path) -> None:
@@ -222,8 +222,10 @@ class VoiceRegistry:
             raise UnitRefused(Reason.CONFIG_INVALID, str(error), "voice") from None
 
 
-def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, *, can_clone: bool) -> Needs:
-    """Return the needs of a vocoder whose own voice takes `default_frames`; with `can_clone`, sessions may
+def voice_memory(
+    config: Token2WavConfig, options: SpeechOptions, default_frames: int, *, can_clone: bool
+) -> VoiceMemory:
+    """Return the memory of a vocoder whose own voice takes `default_frames`; with `can_clone`, sessions may
     bring voices.
     """
     dtype: torch.dtype = getattr(torch, options.vocoder_dtype or "float32")
@@ -234,11 +236,11 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
     session = {"vocoder": stream} | ({"voice": voice(longest)} if can_clone else {})
     step = stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize
     captured = COPIES * max(BATCHES) * voice(default_frames + GENERATED_FRAMES)
-    return Needs(weight_bytes(config, dtype), session, voice(default_frames), step, captured)
+    return VoiceMemory(weight_bytes(config, dtype), session, voice(default_frames), step, captured)
 
 
-def planned(model: Path, options: SpeechOptions) -> Needs:
-    """Return the needs of the vocoder in `model` without loading it; those of the published one if there is
+def planned(model: Path, options: SpeechOptions) -> VoiceMemory:
+    """Return the memory of the vocoder in `model` without loading it; those of the published one if there is
     none.
     """
     folder = options.vocoder or model / FOLDER
@@ -246,7 +248,7 @@ def planned(model: Path, options: SpeechOptions) -> Needs:
     if (folder / vocoder.CONFIG).is_file():
         can_clone &= all((folder / name).is_file() for name in (voices.TOKENIZER, voices.SPEAKER_ENCODER))
     if not (folder / vocoder.CONFIG).is_file():
-        return needs(Token2WavConfig(), options, LONGEST_FRAMES, can_clone=can_clone)
+        return voice_memory(Token2WavConfig(), options, LONGEST_FRAMES, can_clone=can_clone)
     config = vocoder.read_vocoder_config(folder)
     own = voices.load_voices(folder, config).get(DEFAULT_VOICE) if options.voice is None else None
-    return needs(config, options, LONGEST_FRAMES if own is None else len(own.mel), can_clone=can_clone)
+    return voice_memory(config, options, LONGEST_FRAMES if own is None else len(own.mel), can_clone=can_clone)

@@ -36,12 +36,14 @@ def _load_minicpmo(folder: Path, settings: Settings) -> Build:
     _minicpmo_footprint(folder, settings).require_weights(folder, device)
     loaded = load_minicpmo(folder, device, settings.numbers, speech=not speech.no_speech)
     limit = minicpmo.limit(loaded.config, settings.context_limit)
-    voice = needs = None
+    voice = voice_memory = None
     if loaded.model.tts is not None:
-        voice, needs = minicpmo_voice.load(folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech)
+        voice, voice_memory = minicpmo_voice.load(
+            folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech
+        )
     require_independent(loaded.model.llm.model, UNBOUNDED)
     components = minicpmo.components(loaded, voice, context_limit=limit)
-    footprint = minicpmo.footprint(loaded.config, settings.numbers, limit, needs, device)
+    footprint = minicpmo.footprint(loaded.config, settings.numbers, limit, voice_memory, device)
 
     def make(slots: int) -> DuplexRuntime:
         if voice is not None and isinstance(voice.mouth, minicpmo_voice.Token2WavMouth):
@@ -53,9 +55,9 @@ def _load_minicpmo(folder: Path, settings: Settings) -> Build:
 
 def _minicpmo_footprint(folder: Path, settings: Settings) -> Footprint:
     config, speech = read_minicpmo(folder), settings.speech
-    needs = None if speech.no_speech else minicpmo_voice.planned(folder, speech)
+    voice_memory = None if speech.no_speech else minicpmo_voice.planned(folder, speech)
     limit = minicpmo.limit(config, settings.context_limit)
-    return minicpmo.footprint(config, settings.numbers, limit, needs, settings.device)
+    return minicpmo.footprint(config, settings.numbers, limit, voice_memory, settings.device)
 
 
 # ------------------------------------------------------------------------------------- Voxtral Realtime

@@ -22,8 +22,8 @@ LONGEST_HEAD = 1024
 
 
 @dataclass
-class Places:
-    """Places of sessions' packed rows in the pages of a cache."""
+class PagedCacheView:
+    """The cache as the packed rows of sessions see it: keys, values, and the pages of each session."""
 
     keys: Tensor
     """[layers, kv heads, rows, head size], as are `values`."""
@@ -35,27 +35,27 @@ class Places:
     table: Tensor
     """Pages, int32 [n]."""
 
-    def ends(self, rows: Tensor) -> "Places":
-        """Return the places of only these rows, int64 [n], each the last one of its session; all others are
+    def ends(self, rows: Tensor) -> "PagedCacheView":
+        """Return the view of only these rows, int64 [n], each the last one of its session; all others are
         in the cache.
         """
         lasts = self.spans[:, 0] + self.spans[:, 1] - 1
         spans = self.spans[torch.isin(lasts, rows)]
         spans[:, 0], spans[:, 1] = rows, 1
-        return Places(self.keys, self.values, spans, self.table)
+        return PagedCacheView(self.keys, self.values, spans, self.table)
 
-    def part(self, begin: int, end: int) -> "Places":
-        """Return the places of only these rows; earlier ones are in the cache by then."""
+    def part(self, begin: int, end: int) -> "PagedCacheView":
+        """Return the view of only these rows; earlier ones are in the cache by then."""
         firsts, lasts = self.spans[:, 0], self.spans[:, 0] + self.spans[:, 1]
         kept = (firsts < end) & (lasts > begin)
         firsts, lasts, spans = firsts[kept], lasts[kept], self.spans[kept]
         spans[:, 4] -= (lasts - end).clamp(min=0)
         spans[:, 0] = firsts.clamp(min=begin) - begin
         spans[:, 1] = lasts.clamp(max=end) - begin - spans[:, 0]
-        return Places(self.keys, self.values, spans, self.table)
+        return PagedCacheView(self.keys, self.values, spans, self.table)
 
     def arguments(self, dtype: torch.dtype, shape: "_Shape", rows: int) -> "_Arguments":
-        """Return the kernels' arguments for these places of `rows` packed rows.
+        """Return the kernels' arguments for this view of `rows` packed rows.
 
         Raises `TypeError` or `ValueError` unless keys and values are [layers, kv, n, head] of `dtype`.
         """
@@ -82,9 +82,7 @@ class _Shape(NamedTuple):
 
 
 class _Arguments(NamedTuple):
-    """Checked addresses of keys and values, the bytes of a layer of either, and the other arguments of
-    places.
-    """
+    """Checked addresses of keys and values, the bytes of a layer of either, and the other arguments."""
 
     keys: int
     values: int
@@ -130,7 +128,9 @@ class Layers:
             raise ValueError("Layers of a backbone are numbered from 0 on and have heads of one shape.")
         self._shape = _Shape(len(self._layers), *shapes.pop())
 
-    def run(self, rows: Tensor, positions: Tensor, places: Places, asked: Tensor | None = None) -> Tensor:
+    def run(
+        self, rows: Tensor, positions: Tensor, view: PagedCacheView, asked: Tensor | None = None
+    ) -> Tensor:
         """Return final-norm hidden states of embeddings [n, hidden] at positions [n], or of the `asked` rows.
 
         `asked` may hold the last rows of sessions, int64 [sessions]: then the last layer computes no others.
@@ -146,23 +146,23 @@ class Layers:
             raise ValueError(f"At most {len(rows)} rows can be asked for, not {len(asked)}.")
         pieces = pieces_of(len(rows)) if self._is_cut else ((0, len(rows), len(rows)),)
         if len(pieces) == 1:
-            return self._run(rows, positions, places, pieces[0][2], asked)
+            return self._run(rows, positions, view, pieces[0][2], asked)
         made = []
         for begin, end, size in pieces:
             mine = asked if asked is None else asked[(asked >= begin) & (asked < end)] - begin
-            part = places.part(begin, end)
+            part = view.part(begin, end)
             made.append(self._run(rows[begin:end], positions[begin:end], part, size, mine))
         return torch.cat(made)
 
     def _run(
-        self, rows: Tensor, positions: Tensor, places: Places, size: int, asked: Tensor | None
+        self, rows: Tensor, positions: Tensor, view: PagedCacheView, size: int, asked: Tensor | None
     ) -> Tensor:
         """Run as `run` does, on rows that are padded to `size`."""
         count = len(rows)
         rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
         angles = self._rotary(rows[None], positions[None])  # the kernels read them until this returns
         cosines, sines = (address(it[0], self._dtype, (count, self._shape.head)) for it in angles)
-        where = places.arguments(self._dtype, self._shape, count)
+        where = view.arguments(self._dtype, self._shape, count)
         buffers = self._layers[0].buffers(rows)
         normed = torch.empty_like(rows)
         self._first(rows, None, normed)
@@ -171,7 +171,7 @@ class Layers:
             if asked is not None and layer is self._layers[-1]:
                 if not len(asked):
                     return normed[:0]
-                ends = places.ends(asked)
+                ends = view.ends(asked)
                 layer.see(ends.arguments(self._dtype, self._shape, count), buffers)
                 rows, normed, count = rows[asked], normed[: len(asked)], len(asked)
                 buffers = _Buffers(buffers.queries, buffers.seen[asked], buffers.gated[: len(asked)])
@@ -264,7 +264,7 @@ class _Layer:
         )  # fmt: skip
 
     def see(self, where: "_Arguments", buffers: _Buffers) -> None:
-        """Compute the attention output of the rows in these places."""
+        """Compute the attention output of the rows in a view."""
         self._attend(
             self._scaling, buffers.queries.data_ptr(), buffers.seen.data_ptr(), *where.of(self.index),
             self._window, _is_half(buffers.seen),

@@ -19,7 +19,7 @@ COSTS = Costs(
     slot_s=5e-6,
     start_s=100e-6,
     lease_state_s=2e-6,
-    newcomer_s=100e-6,
+    arrival_s=100e-6,
     peer_beat_s=300e-6,
     machines=(),
 )

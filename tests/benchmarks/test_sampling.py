@@ -4,7 +4,7 @@ import torch
 
 from benchmarks.sampling import report
 from benchmarks.sampling.costs import SPREAD, codes, decisions, steps
-from benchmarks.sampling.one_by_one import Alone
+from benchmarks.sampling.one_by_one import SequentialSampler
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import choose_by_rows
@@ -18,7 +18,7 @@ def test_one_by_one_and_in_one_pass_the_likeliest_are_the_same() -> None:
     special = golden.tokenizer().special
     forbidden = torch.tensor([special.chunk_eos, 9])
     scores = torch.randn(8, 768, generator=torch.Generator().manual_seed(1)) * SPREAD
-    alone = Alone(1, [3, 4, 4], special.chunk_eos, special.turn_eos, special.listen, forbidden)
+    alone = SequentialSampler(1, [3, 4, 4], special.chunk_eos, special.turn_eos, special.listen, forbidden)
     sampler = TextSampler(special, forbidden, Noise(1))
     for token in alone.history:
         sampler.decided(token, GREEDY)

@@ -444,11 +444,11 @@ local function enter(p, time, args)
   end
 end
 
--- enqueue(ticket, adapter, ttl, kind, max_queue, prior_seq, [label, waited]): prior_seq is 0 for a newcomer,
+-- enqueue(ticket, adapter, ttl, kind, max_queue, prior_seq, [label, waited]): prior_seq is 0 for a new ticket,
 -- `head` for one who lost its worker, or the seq that the ticket had before Redis or its adapter was away; only
--- newcomers may find the queue full. Said again it changes nothing. `enqueue_for` is the same with two arguments
--- more, holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one; a newcomer
--- beyond that is answered {limit, most}. `enqueue_as` has one more: by how many arrivals a newcomer is ahead of
+-- new tickets may find the queue full. Said again it changes nothing. `enqueue_for` is the same with two arguments
+-- more, holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one; a new ticket
+-- beyond that is answered {limit, most}. `enqueue_as` has one more: by how many arrivals a new ticket is ahead of
 -- its own, or below 0 behind it; an empty holder is none. `enqueue_weighted` has two more: the weights of revisions,
 -- and the revision that the session had, or none. They have names of their own so that a library without them is
 -- replaced. Else the answer is {full}, {granted, worker, slot, epoch, target} or {queued, seq, position, length}.

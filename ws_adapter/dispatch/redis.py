@@ -153,7 +153,7 @@ class RedisDispatcher:
         self._outside.append(ticket)
         self._wake.set()
         now = self.clock.now()
-        patience = self.clock.call_at(now + self.rules.newcomer_s, lambda: self._turn_away(ticket))
+        patience = self.clock.call_at(now + self.rules.arrival_wait_s, lambda: self._turn_away(ticket))
         expiry = self.clock.call_at(now + max_wait, lambda: self._expire(ticket)) if max_wait else None
         try:
             await ticket.arrived()

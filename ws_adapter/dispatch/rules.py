@@ -17,7 +17,7 @@ class QueueRules:
     update_s: float = 3.0
     no_worker_grace_s: float = 10.0
     session_limits_s: Mapping[Kind, float] = field(default_factory=dict)
-    newcomer_s: float = 2.0
+    arrival_wait_s: float = 2.0
     """The seconds that a new caller waits for an unavailable shared queue."""
     outage_limit_s: float = 60.0
     """The seconds that a queued caller waits for an unavailable shared queue."""

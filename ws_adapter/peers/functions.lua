@@ -56,7 +56,7 @@ local function attempt(p, client, per_min, now)
   return 0
 end
 
--- Returns 0, 0 for a newcomer that is let in; else which demand it fails, and the ms to wait, -1 if unknown.
+-- Returns 0, 0 for an admitted session; else which demand it fails, and the ms to wait, -1 if unknown.
 local function admit(p, adapter, demands, now)
   for i, demand in ipairs(demands) do
     local client, most, per_min = demand[1], demand[2], demand[3]
@@ -75,9 +75,10 @@ local function admit(p, adapter, demands, now)
   return 0, 0
 end
 
--- adapter, ttl in ms, about, and JSON: whether `held` is all that it holds, held, newcomers.
+-- adapter, ttl in ms, about, and JSON: whether `held` is all that it holds, held, and newcomers, which are the
+-- demands of new sessions.
 -- Answers 0 to an adapter that is not known and does not tell everything; else 1, and two numbers for each
--- newcomer.
+-- new session.
 local function meet(keys, args)
   local p, adapter, ttl, now = keys[1], args[1], tonumber(args[2]), now_ms()
   local told = cjson.decode(args[4])

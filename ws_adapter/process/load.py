@@ -20,7 +20,7 @@ DROPPING_LAG: Final = 2.0
 """The multiple of the admission limit of lag at which new input is dropped: a unit needs half a dozen
 turns of the event loop, so its answer would come too late."""
 
-NEWCOMER_CPU: Final = 0.0005
+START_CPU: Final = 0.0005
 """The assumed load of a new session in cores, until it is measured."""
 
 
@@ -64,7 +64,7 @@ class Load:
         self._clock = clock
         self._cpu_time = cpu_time
         self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
-        self._newcomers: deque[float] = deque()
+        self._starts: deque[float] = deque()
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -107,14 +107,14 @@ class Load:
         if self.is_full:
             return False
         now, limits = self._clock.now(), self._limits
-        while self._newcomers and self._newcomers[0] < now - WINDOW_S:
-            self._newcomers.popleft()
-        expected = self.cpu + NEWCOMER_CPU * len(self._newcomers)
+        while self._starts and self._starts[0] < now - WINDOW_S:
+            self._starts.popleft()
+        expected = self.cpu + START_CPU * len(self._starts)
         if limits.max_cpu and expected >= limits.max_cpu:
             return False
         if limits.max_loop_lag_s and self.loop_lag_s >= limits.max_loop_lag_s:
             return False
-        self._newcomers.append(now)
+        self._starts.append(now)
         return True
 
     def _sample(self, due: float) -> None:

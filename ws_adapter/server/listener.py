@@ -150,7 +150,7 @@ class PublicServer:
         self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._turn_away)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection | HttpSocket] = {}
-        self._newcomers = PendingSessions()
+        self._pending = PendingSessions()
         self._empty = asyncio.Event()
         self._empty.set()
         self._servers: list[Server] = []
@@ -439,13 +439,13 @@ class PublicServer:
             except TooLarge:
                 response, reason = openai_errors.unavailable(errors.OVERLOADED), Rejection.FULL
             else:
-                if (verdict := self._verdict_on_newcomer()) is not None:
+                if (verdict := self._verdict_on_new_session()) is not None:
                     response, reason = openai_errors.unavailable(verdict), Rejection.FULL
         if response is not None:
             self._handshake.rejected(reason)
         return response
 
-    def _verdict_on_newcomer(self) -> Verdict | None:
+    def _verdict_on_new_session(self) -> Verdict | None:
         """Return the reason why no new session is admitted."""
         if self._services.load.is_draining:
             return errors.SHUTTING_DOWN
@@ -497,7 +497,7 @@ class PublicServer:
                     if refused is errors.RESUME_FAILED:
                         self._resumables.refused()
                     selection = Misdirected(selection.dialect, refused)
-            elif (verdict := self._verdict_on_newcomer()) is not None:
+            elif (verdict := self._verdict_on_new_session()) is not None:
                 selection = Misdirected(selection.dialect, verdict)
         if isinstance(selection, Misdirected):
             await self._handshake.refuse(connection, selection)
@@ -512,7 +512,7 @@ class PublicServer:
         selection: Selection,
     ) -> TakenSession | Verdict:
         """Take over the session of a dead adapter; return the reason if that is impossible."""
-        if self._verdict_on_newcomer() is not None:
+        if self._verdict_on_new_session() is not None:
             return errors.OWNER_UNREACHABLE  # another adapter may have room
         found = await takeovers.take(connection, asked, selection)
         if isinstance(found, TakenSession):
@@ -566,12 +566,12 @@ class PublicServer:
         self._sessions[session] = connection
         self._empty.clear()
         if selection.dialect is Dialect.LIVE:
-            self._newcomers.enter(session, connection.tenant)
+            self._pending.enter(session, connection.tenant)
         try:
             await session.run()
         finally:
             del self._sessions[session]
-            self._newcomers.leave(session)
+            self._pending.leave(session)
             if isinstance(socket, ResumableConnection):
                 socket.end()
                 connection = socket.connection

@@ -14,7 +14,7 @@ from ws_adapter.protocol.completions.machine import CompletionMachine
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.duplex.machine import DuplexMachine
-from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.duplex.negotiation import DialectNegotiator
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
 from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
@@ -82,7 +82,7 @@ class _MachineParts:
 
 
 def _realtime(parts: _MachineParts) -> Machine:
-    vocabulary = Opening(
+    vocabulary = DialectNegotiator(
         parts.session_id,
         parts.selection.mode,
         parts.limits.max_append_s,

@@ -41,7 +41,7 @@ from inference_service.engine.batch.attention import (
 )
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import slot_pages
-from inference_service.kernels.layers import Layers, Places
+from inference_service.kernels.layers import Layers, PagedCacheView
 
 _WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
 """Page counts for which there are captured steps; the longest contexts have one of their own."""
@@ -185,8 +185,8 @@ class PackedDecoder:
             ]
         )
         arrays: list[Array]
-        make: Callable[..., Layout | Places]
-        arrays, make = self._layout(segments) if self._layers is None else self._places(segments)
+        make: Callable[..., Layout | PagedCacheView]
+        arrays, make = self._layout(segments) if self._layers is None else self._page_view(segments)
         if asked is not None:
             arrays.append(asked)
         positions_there, ids, made_there, *there = upload(
@@ -196,13 +196,13 @@ class PackedDecoder:
         there, beside = there[: len(arrays)], there[len(arrays) :]
         last = None if asked is None else there.pop()
         layout = make(*there)
-        if isinstance(layout, Places):
+        if isinstance(layout, PagedCacheView):
             assert self._layers is not None
             return self._layers.run(embeds, positions_there, layout, last), beside
         hidden = self.backbone_over(embeds, positions_there, layout)
         return hidden if last is None else hidden.index_select(0, last), beside
 
-    def _places(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Places]]:
+    def _page_view(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., PagedCacheView]]:
         """Lay rows out as `_layout` does, for kernels that read page tables."""
         spans, table, row = [], list[int](), 0
         for it in segments:
@@ -212,7 +212,7 @@ class PackedDecoder:
             table += pages
             row += count
         arrays = np.array(spans, np.int64).reshape(-1, 5), np.array(table, np.int32)
-        return [*arrays], partial(Places, self.cache.keys, self.cache.values)
+        return [*arrays], partial(PagedCacheView, self.cache.keys, self.cache.values)
 
     def _layout(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Layout]]:
         """Return the arrays to upload with the rows, and a function that makes the layout from them."""

@@ -17,7 +17,7 @@ from inference_service.families.moshi.draws import FrameDraws
 from inference_service.families.moshi.frame_run import Heard
 from inference_service.families.moshi.framing import Framing
 from inference_service.families.moshi.monologue import HOLD, Monologue
-from inference_service.families.moshi.prompt import Openings
+from inference_service.families.moshi.prompt import PromptBuilder
 from inference_service.families.moshi.rewind import MOST, PastFrame
 from inference_service.families.moshi.session import FrameSession, OwnTokens
 from inference_service.interface.engine import SessionFailed, Sink
@@ -35,10 +35,10 @@ from inference_service.session.kinds.text import Detokenizer
 class FramePreprocessor(Preprocessor[Heard]):
     """Cuts units into frames, and tokenizes the prompt's text."""
 
-    def __init__(self, framing: Framing, openings: Openings, role: str) -> None:
+    def __init__(self, framing: Framing, prompts: PromptBuilder, role: str) -> None:
         """Create the preprocessor; `role` is the text of the prompt."""
         self._framing = framing
-        self._openings = openings
+        self._prompts = prompts
         self._role = role
         self._ids: list[int] | None = None
 
@@ -49,7 +49,7 @@ class FramePreprocessor(Preprocessor[Heard]):
     def role(self) -> list[int]:
         """Return the ids of the prompt's text."""
         if self._ids is None:
-            self._ids = self._openings.encode(self._role)
+            self._ids = self._prompts.encode(self._role)
         return self._ids
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class FrameKind(SessionKind[FrameSession]):
         self._ear, self._mouth = ear, mouth
         codec = self._model.codec
         self._frame_s = codec.samples / codec.sample_rate_hz
-        self._openings = Openings(checkpoint, self._frame_s)
+        self._prompts = PromptBuilder(checkpoint, self._frame_s)
 
     def open(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> FrameSession:
         model, codec = self._model, self._model.codec
@@ -90,7 +90,7 @@ class FrameKind(SessionKind[FrameSession]):
             context(self._runtime.language, reach, MOST),
             FramePreprocessor(
                 Framing(self._runtime.info.format_of(setup), codec.samples, codec.sample_rate_hz),
-                self._openings,
+                self._prompts,
                 setup.system_prompt,
             ),
             setup=setup,
@@ -111,15 +111,15 @@ class FrameKind(SessionKind[FrameSession]):
     def start(self, session: FrameSession) -> SessionFailed | None:
         assert isinstance(session.preprocessor, FramePreprocessor)
         role, voice_id = session.preprocessor.role, session.setup.voice.voice_id
-        length, most = self._openings.length(role, voice_id), self._runtime.info.context_limit - HOLD
+        length, most = self._prompts.length(role, voice_id), self._runtime.info.context_limit - HOLD
         if length > most:
             return SessionFailed(
                 "CONFIG_INVALID", f"has {length} tokens with its voice; at most {most} leave room for frames"
             )
-        opening = self._openings.opening(role, voice_id)
-        session.to_feed = session.context.begin(opening.rows)
-        session.said = OwnTokens(self._model.words.pad, self._model.silence[0], opening.late)
-        (session.heard,) = upload(self._runtime.device, np.array(opening.heard, np.int64))
+        prompt = self._prompts.build(role, voice_id)
+        session.to_feed = session.context.begin(prompt.rows)
+        session.said = OwnTokens(self._model.words.pad, self._model.silence[0], prompt.late)
+        (session.heard,) = upload(self._runtime.device, np.array(prompt.heard, np.int64))
         return None
 
     def hear(self, sessions: Sequence[FrameSession]) -> None:

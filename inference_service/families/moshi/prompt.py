@@ -22,7 +22,7 @@ _TAG = "<system>"
 
 
 @dataclass(frozen=True)
-class Opening:
+class Prompt:
     """The rows of a prompt, and the tokens for the first row after them."""
 
     rows: Rows
@@ -32,7 +32,7 @@ class Opening:
     """The user's codes in the last frame."""
 
 
-class Openings:
+class PromptBuilder:
     """Makes the prompts of one model."""
 
     def __init__(self, checkpoint: MoshiCheckpoint, frame_s: float) -> None:
@@ -61,13 +61,13 @@ class Openings:
         """Return the name of a voice; the first one is the default."""
         return voice_id or next(iter(self._checkpoint.voices))
 
-    def opening(self, role: list[int], voice_id: str) -> Opening:
+    def build(self, role: list[int], voice_id: str) -> Prompt:
         """Return the prompt of a conversation."""
         model = self._checkpoint.model
         if not self._checkpoint.reads_prompts:
             first = self._begin
             tokens = np.array([[first.text, *first.said, *first.heard]], np.int64)
-            return Opening(Rows.of(self._embedded(tokens), digest("moshi")), first.said[1:], first.heard)
+            return Prompt(Rows.of(self._embedded(tokens), digest("moshi")), first.said[1:], first.heard)
         name, codes = self.voice(voice_id), model.codes
         voice = self._checkpoint.voices[name]
         late = Frame(0, voice.late[1 : 1 + codes], voice.late[1 + codes :])
@@ -76,7 +76,7 @@ class Openings:
         frames = [Frame(text, model.silence, model.sine) for text in texts]
         tokens = np.concatenate([np.array([voice.last], np.int64), rows_of(frames, late)])
         made = torch.cat([voice.rows.to(model.head.weight), self._embedded(tokens)])
-        return Opening(Rows.of(made, digest(name, tokens.tobytes())), model.silence[1:], model.sine)
+        return Prompt(Rows.of(made, digest(name, tokens.tobytes())), model.silence[1:], model.sine)
 
     def _embedded(self, tokens: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Tensor:
         model = self._checkpoint.model

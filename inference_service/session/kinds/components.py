@@ -238,7 +238,7 @@ class Mouth(Protocol):
 
 
 @dataclass(frozen=True)
-class Opening:
+class DuplexPrompt:
     """The beginning of a context before the first unit: ids, a reference voice, and ids.
 
     A window with memory writes it before `after`.
@@ -253,10 +253,10 @@ Interject = Callable[[StandaloneText], list[int]]
 """Return the ids of a text that a model reads before a unit."""
 
 
-class Openings(Protocol):
+class DuplexPrompts(Protocol):
     """Makes the prompts of duplex sessions."""
 
-    def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
+    def prompt(self, system_prompt: str, *, hears_voice: bool) -> DuplexPrompt:
         """Return the prompt; `hears_voice` if the language model gets reference audio."""
 
 
@@ -312,7 +312,7 @@ class DuplexComponents:
     ear: Ear
     unit_tokens: int
     """Embeddings of the audio of one unit."""
-    openings: Openings
+    duplex_prompts: DuplexPrompts
     forbidden: tuple[int, ...]
     """Ids that are never decided in a duplex unit."""
     chat: ChatRules = field(default_factory=ChatRules)

@@ -36,10 +36,10 @@ from inference_service.session.base.session import Preprocessor, SessionKind
 from inference_service.session.kinds.components import (
     SLICE_MARKS,
     DuplexComponents,
+    DuplexPrompt,
     Interject,
     Listener,
     Look,
-    Opening,
     Senses,
     Sound,
 )
@@ -65,7 +65,7 @@ class DuplexPreprocessor(Preprocessor[PreparedInput]):
         self,
         senses: Senses,
         voice: ReferenceVoice,
-        write: Callable[[bool], Opening] | None = None,
+        write: Callable[[bool], DuplexPrompt] | None = None,
         interject: Interject | None = None,
         listener: Listener | None = None,
         encode: Callable[[str], list[int]] | None = None,
@@ -83,7 +83,7 @@ class DuplexPreprocessor(Preprocessor[PreparedInput]):
         self._senses = senses
         self._hearing = senses.hearing()
         self._write = write
-        self._opening: Opening | None = None
+        self._prompt: DuplexPrompt | None = None
         self.voice = voice
 
     def priority(self, content: Content | None) -> Priority | None:
@@ -105,14 +105,14 @@ class DuplexPreprocessor(Preprocessor[PreparedInput]):
 
     def begin(self) -> None:
         self.voice.begin()
-        self.opening()
+        self.prompt()
 
-    def opening(self) -> Opening:
+    def prompt(self) -> DuplexPrompt:
         """Return the session's prompt; render it if that has not happened."""
-        if self._opening is None:
+        if self._prompt is None:
             assert self._write is not None
-            self._opening = self._write(bool(self.voice.heard))
-        return self._opening
+            self._prompt = self._write(bool(self.voice.heard))
+        return self._prompt
 
     def prepare(self, content: Content) -> PreparedInput:
         if not isinstance(content, UnitInput):
@@ -173,7 +173,7 @@ class DuplexKind(SessionKind[DuplexSession]):
         chunk_eos = components.tokenizer.special.chunk_eos
         self._forbidden_ids = frozenset(components.forbidden) - {chunk_eos}
         self._slice_tokens = components.slice_tokens + SLICE_MARKS if components.eye else 0
-        self._openings: Memo[Opening] = Memo(PROMPTS_KNOWN)
+        self._prompts: Memo[DuplexPrompt] = Memo(PROMPTS_KNOWN)
         self._sounds: Memo[list[Sound]] = Memo(VOICES_KNOWN)
         self._clips: Memo[Tensor] = Memo(VOICES_KNOWN)
 
@@ -191,10 +191,10 @@ class DuplexKind(SessionKind[DuplexSession]):
         )
         text = setup.system_prompt
 
-        def write(hears_voice: bool) -> Opening:
-            return self._openings.get(
+        def write(hears_voice: bool) -> DuplexPrompt:
+            return self._prompts.get(
                 digest(salt, text, hears_voice),
-                lambda: components.openings.opening(text, hears_voice=hears_voice),
+                lambda: components.duplex_prompts.prompt(text, hears_voice=hears_voice),
             )
 
         return DuplexSession(
@@ -233,20 +233,20 @@ class DuplexKind(SessionKind[DuplexSession]):
         """Yield the rows of a system prompt with the operator's own voice, where the model hears one, and
         without."""
         components = self._components
-        opening = components.openings.opening(system_prompt, hears_voice=False)
-        yield Rows.of_ids([*opening.before, *opening.after])
+        prompt = components.duplex_prompts.prompt(system_prompt, hears_voice=False)
+        yield Rows.of_ids([*prompt.before, *prompt.after])
         pcm = components.reference(MODELS_VOICE).heard
         if pcm is not None and components.senses is not None:
-            opening = components.openings.opening(system_prompt, hears_voice=True)
+            prompt = components.duplex_prompts.prompt(system_prompt, hears_voice=True)
             heard = torch.cat(self._heard_clip(list(components.senses.sounds(pcm))))
             voice = Rows.of(heard, digest(pcm))
-            yield Rows.join([Rows.of_ids(opening.before), voice, Rows.of_ids(opening.after)])
+            yield Rows.join([Rows.of_ids(prompt.before), voice, Rows.of_ids(prompt.after)])
 
     def start(self, session: DuplexSession) -> SessionFailed | None:
         runtime, components = self._runtime, self._components
         preprocessor = cast(DuplexPreprocessor, session.preprocessor)
-        setup, voice, opening = session.setup, preprocessor.voice, preprocessor.opening()
-        before = Rows.of_ids(opening.before)
+        setup, voice, prompt = session.setup, preprocessor.voice, preprocessor.prompt()
+        before = Rows.of_ids(prompt.before)
         if voice.heard:
             before = Rows.join([before, Rows.of(self._heard_voice(voice), voice.key)])
         room = runtime.info.context_limit
@@ -258,13 +258,12 @@ class DuplexKind(SessionKind[DuplexSession]):
         room -= 2 * session.longest_unit
         if window.mode is WindowMode.CONTEXT:
             marker = components.tokenizer.encode(_MEMORY_MARKER)
-            session.context.memory = Memory(marker, opening.after, len(before))
+            session.context.memory = Memory(marker, prompt.after, len(before))
             room -= len(session.context.memory.marker) + window.remembered_tokens
-        length = len(before) + len(opening.after)
+        length = len(before) + len(prompt.after)
         if length > room:
             return _refused(f"has {length} tokens; at most {max(0, room)} leave room for units")
-        prompt = Rows.join([before, Rows.of_ids(opening.after)])
-        session.to_feed = session.context.begin(prompt)
+        session.to_feed = session.context.begin(Rows.join([before, Rows.of_ids(prompt.after)]))
         session.ear = components.ear.initial_state()
         if components.speech is not None and setup.duplex.generate_audio:
             session.mouth = components.speech.mouth.initial_state(voice.spoken, setup.seed)

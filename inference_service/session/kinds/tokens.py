@@ -73,20 +73,20 @@ class TokensPreprocessor(Preprocessor[TokensChunk]):
         self._tokenizer = tokenizer
         self._limit = limit
         self._write = write
-        self._opening: list[int] | None = None
+        self._prompt: list[int] | None = None
 
     def priority(self, content: Content | None) -> Priority:
         chunk = content.chunk if isinstance(content, StreamInput) else None
         return Priority.REST if isinstance(chunk, str) and len(chunk) > _LONG_TEXT else Priority.SOUND
 
     def begin(self) -> None:
-        self.opening()
+        self.prompt()
 
-    def opening(self) -> list[int]:
+    def prompt(self) -> list[int]:
         """Return the ids of the session's prompt; render them if that has not happened."""
-        if self._opening is None:
-            self._opening = self._write()
-        return self._opening
+        if self._prompt is None:
+            self._prompt = self._write()
+        return self._prompt
 
     def prepare(self, content: Content) -> TokensChunk:
         if not isinstance(content, StreamInput):
@@ -383,7 +383,7 @@ class TokensKind(SessionKind[TokensSession]):
 
     def start(self, session: TokensSession) -> SessionFailed | None:
         """Begin with the prompt, if there is one; return the refusal of a prompt that leaves no room."""
-        ids, limit = session.preprocessor.opening(), self._runtime.info.context_limit
+        ids, limit = session.preprocessor.prompt(), self._runtime.info.context_limit
         if len(ids) >= limit:
             return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")
         session.start(ids)

@@ -167,7 +167,7 @@ def test_token_stream_stays_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime
 def test_full_size_tensors_match_reported_footprint(fakes: Fakes) -> None:
     """Weights by part, and the state of each session after it has spoken, per kind: within 5 %."""
     runtime = duplex_runtime(fakes, FULL, SLOTS, 8192)
-    needs = minicpmo_voice.needs(FULL.vocoder, SpeechOptions(), VOICE_FRAMES, can_clone=False)
+    needs = minicpmo_voice.voice_memory(FULL.vocoder, SpeechOptions(), VOICE_FRAMES, can_clone=False)
     told = minicpmo.footprint(FULL.config, torch.bfloat16, 8192, needs, DEVICE)
     speech = runtime.components.speech
     assert speech is not None

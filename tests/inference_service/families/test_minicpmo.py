@@ -224,7 +224,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     count(minicpmo.MiniCPMOSenses, "sounds")
     count(minicpmo.MiniCPMOEar, "listen")
-    count(minicpmo.MiniCPMOOpenings, "opening")
+    count(minicpmo.MiniCPMOPrompts, "prompt")
     count(voices.VoiceReader, "_prompt")
     count(Token2Wav, "hearing")
     return done
@@ -241,7 +241,7 @@ def test_shared_voice_and_prompt_are_computed_once_for_all_sessions(
         told.append(speech_of(talk(client, 2)))
         client.close()
     rig.engine.stop()
-    assert work == {"sounds": 1, "listen": 1, "opening": 1, "_prompt": 1, "hearing": 1}
+    assert work == {"sounds": 1, "listen": 1, "prompt": 1, "_prompt": 1, "hearing": 1}
     assert told[1:] == told[:1] * 2
 
 

@@ -14,7 +14,7 @@ from transformers import MoshiForConditionalGeneration
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint, load
 from inference_service.families.moshi import kind, monologue, rewind, runtime
 from inference_service.families.moshi.framing import Framing, Resampler
-from inference_service.families.moshi.prompt import Openings
+from inference_service.families.moshi.prompt import PromptBuilder
 from inference_service.families.moshi.runtime import MoshiRuntime
 from inference_service.interface.engine import End, Prefilled, Ready, Rewound, SessionFailed
 from inference_service.interface.setups import UnitFormat
@@ -185,7 +185,7 @@ def test_voice_and_role_change_what_personaplex_says(personaplex: MoshiCheckpoin
         texts.append(caller.text)
         caller.leave()
     assert len(set(texts)) == 3
-    assert Openings(personaplex, 0.08).voice("") == "natf0"
+    assert PromptBuilder(personaplex, 0.08).voice("") == "natf0"
 
 
 def test_role_that_fills_the_window_is_refused(personaplex: MoshiCheckpoint) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
 from inference_service.engine.batch.draw import Draw
-from inference_service.kernels.layers import LONGEST_HEAD, Layers, Places
+from inference_service.kernels.layers import LONGEST_HEAD, Layers, PagedCacheView
 from inference_service.kernels.packed_linear import pack_linears
 from inference_service.kernels.panels import Panels
 from inference_service.kernels.selection import usable
@@ -266,12 +266,12 @@ class Backbone:
         keys, values = torch.zeros(2, 2, KV, PAGES * 16, HEAD)
         spans, table = torch.tensor([(0, 5, 0, 0, 20)]), torch.tensor([1, 0], dtype=torch.int32)
         self.rows, self.positions = torch.randn(5, HIDDEN), torch.arange(5)
-        self.places = Places(keys, values, spans, table)
+        self.view = PagedCacheView(keys, values, spans, table)
 
     def run(self, **others: Any) -> Tensor:
         asked = others.pop("asked", None)
         rows, positions = others.pop("rows", self.rows), others.pop("positions", self.positions)
-        return self.layers.run(rows, positions, replace(self.places, **others), asked)
+        return self.layers.run(rows, positions, replace(self.view, **others), asked)
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
 
 @pytest.mark.parametrize("how", ["stopped", "paused"])
 async def test_redis_outage_rejects_only_new_callers(redis_server: RedisServer, how: str) -> None:
-    async with stage(redis_server, newcomer_s=0.5) as (backend, callers):
+    async with stage(redis_server, arrival_wait_s=0.5) as (backend, callers):
         await backend.open("a", 1)
         holder = await served(callers)
         waiting = [await callers.enter() for _ in range(2)]
@@ -192,7 +192,7 @@ async def test_adapter_listens_to_wake_ups_with_the_rights_of_its_user(redis_use
 
 async def test_dispatcher_that_never_reached_redis_ends_at_once(tmp_path: Path) -> None:
     client = connect(f"unix://{tmp_path}/nothing.sock")
-    dispatcher = RedisDispatcher(client, ListedRegistry(), LoopClock(), QueueRules(newcomer_s=0.2))
+    dispatcher = RedisDispatcher(client, ListedRegistry(), LoopClock(), QueueRules(arrival_wait_s=0.2))
     dispatcher.start()
     with pytest.raises(DispatcherUnavailable):
         async with dispatcher.acquire(redis_module.Kind.CHAT, 0.0):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.process.clock import Timer
-from ws_adapter.process.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, WINDOW_S, Load, LoadLimits
+from ws_adapter.process.load import SAMPLE_S, SAMPLES, START_CPU, WINDOW_S, Load, LoadLimits
 
 
 class Busy:
@@ -56,7 +56,7 @@ async def test_busy_process_takes_no_session_until_it_is_less_busy() -> None:
 async def test_crowd_is_counted_before_it_can_be_measured() -> None:
     busy = Busy()
     admitted = sum(busy.load.admit() for _ in range(5000))
-    assert admitted == pytest.approx(0.5 / NEWCOMER_CPU, abs=1)
+    assert admitted == pytest.approx(0.5 / START_CPU, abs=1)
     await busy.clock.advance(WINDOW_S + SAMPLE_S)
     assert busy.load.admit(), "what they really cost is known by now: nothing"
 

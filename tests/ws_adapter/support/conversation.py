@@ -25,7 +25,7 @@ from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.machine import Action, Offload
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.duplex.machine import DuplexMachine
-from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.duplex.negotiation import DialectNegotiator
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
 from ws_adapter.protocol.wire.codec import encode, stamp
 from ws_adapter.protocol.wire.events import ServerEvent
@@ -78,7 +78,7 @@ class Conversation(Driven):
 
     def vocabulary(self, mode: Mode) -> Vocabulary:
         """Return the first vocabulary of the session; other dialects override this method."""
-        return Opening(
+        return DialectNegotiator(
             "sess_0123456789ab", mode, self.limits.max_append_s, self._new_token, lambda: "rt_1795159650250"
         )
 

@@ -17,7 +17,7 @@ _AnyEvent: TypeAlias = realtime_events.ClientEvent | earlier_events.ClientEvent
 _DECODER: Final[EventDecoder[_AnyEvent]] = EventDecoder(_AnyEvent)
 
 
-class Opening(Realtime):
+class DialectNegotiator(Realtime):
     """A reader of the events of both dialects. Its own events, of the queue and of errors, are equal in both.
 
     `new_earlier_id` makes the session id of the earlier dialect.

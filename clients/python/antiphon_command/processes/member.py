@@ -41,7 +41,7 @@ class Member:
         self._backoff = backoff
         self._changed = changed
         self._child: Child | None = None
-        self._newcomer: Child | None = None
+        self._successor: Child | None = None
         self._leaving: Child | None = None
         """The child that drains, since another has replaced it."""
         self._changing = asyncio.Lock()
@@ -100,7 +100,7 @@ class Member:
 
         Return False, with no change, if it is never ready.
         """
-        self._newcomer = new = await self._spawn(generation)
+        self._successor = new = await self._spawn(generation)
         try:
             await self._ready(new)
         except Failure as failure:
@@ -108,7 +108,7 @@ class Member:
             self._tell(f"  {what} The one before it stays.")
             return False
         finally:
-            self._newcomer = None
+            self._successor = None
             if new.ready_at is None:
                 new.kill()
         self.generation, self._child = generation, new
@@ -131,7 +131,7 @@ class Member:
             child.reload()
 
     def _children(self) -> list[Child]:
-        return [child for child in (self._leaving, self._child, self._newcomer) if child is not None]
+        return [child for child in (self._leaving, self._child, self._successor) if child is not None]
 
     async def _restart(self, end: Failure) -> Failure | None:
         clock = asyncio.get_running_loop().time

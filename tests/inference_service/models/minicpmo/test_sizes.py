@@ -64,7 +64,7 @@ def test_the_sessions_that_the_documentation_promises_fit(row: str) -> None:
     config = full().config
     fit = []
     for options in (SpeechOptions(), SpeechOptions(vocoder_dtype="bfloat16"), None):
-        voice = options and minicpmo_voice.needs(
+        voice = options and minicpmo_voice.voice_memory(
             Token2WavConfig(), options, minicpmo_voice.LONGEST_FRAMES, can_clone=True
         )
         told = minicpmo.footprint(config, torch.bfloat16, 8192, voice, torch.device("cuda"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.files import ROOT, Expression, alerts
+from tests.deploy.files import ROOT, Expression, alerts, dashboard
 from tests.support.patience import PATIENCE_S
 
 EXPECTED = {
@@ -19,7 +19,7 @@ EXPECTED = {
     "SlotLeak": "2m",
     "KvNearlyFull": "10m",
     "ErrorRate": "10m",
-    "DispatcherDegraded": "2m",
+    "AdapterDegraded": "2m",
 }
 """Every alert, and how long its condition has to last."""
 
@@ -56,6 +56,13 @@ def test_parser_rejects_invalid_expressions() -> None:
     for text in ("rate(x)", "sum by le (x)", "histogram_quantile(x)", "nothing(x)", "x > "):
         with pytest.raises(ValueError):
             Expression("", text).parse()
+
+
+def test_runbooks_name_panels_of_the_dashboard() -> None:
+    runbooks = OPERATIONS.partition("## Alerts")[2].partition("\n## ")[0]
+    named = set(re.findall(r"\*([A-Z][^*]*)\*", runbooks.replace("**", "")))
+    assert len(named) > 5
+    assert named <= {panel["title"] for panel in dashboard()["panels"]}
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")

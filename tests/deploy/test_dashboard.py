@@ -6,7 +6,7 @@ from tests.deploy.files import dashboard, expressions, panels
 
 COLUMNS = 24
 ROWS = [
-    *("Experience", "Units", "Queue and slots", "Worker and device", "Transport", "Errors"),
+    *("User experience", "Units", "Queue and slots", "Worker and device", "Transport", "Errors"),
     *("By instance", "Tenants"),
 ]
 

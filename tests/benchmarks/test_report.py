@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.adapter import document
 from benchmarks.report import put, table
 
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
@@ -28,3 +29,7 @@ def test_page_without_one_place_is_refused_and_left_alone(tmp_path: Path, text: 
 
 def test_table_aligns_figures_to_the_right() -> None:
     assert table(("what", "us"), [("a", 1)]) == "| what | us |\n|---|---:|\n| a | 1 |"
+
+
+def test_page_of_performance_has_the_figures_of_the_results_files() -> None:
+    assert document.DOCUMENT.read_text() == document.page()

@@ -51,7 +51,7 @@ from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, 
 from ws_adapter.protocol.core.turn import Speech
 from ws_adapter.protocol.duplex.input import BYTES_PER_S, MAX_FRAMES
 from ws_adapter.protocol.duplex.machine import DuplexMachine
-from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.duplex.negotiation import DialectNegotiator
 from ws_adapter.protocol.duplex.vocabulary import Begin, HoldFrame, Input, Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
 from ws_adapter.protocol.media.images import read_frame
@@ -80,7 +80,7 @@ def _new_token() -> str:
 
 
 def _realtime() -> Vocabulary:
-    return Opening("sess_000000000000", Mode.VIDEO, 60.0, _new_token, lambda: "rt_1")
+    return DialectNegotiator("sess_000000000000", Mode.VIDEO, 60.0, _new_token, lambda: "rt_1")
 
 
 def _duplex() -> Vocabulary:

@@ -110,7 +110,7 @@ class InProcessDispatcher:
         revision: str = "",
     ) -> AsyncIterator[_Ticket]:
         request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority, revision)
-        ticket = _Ticket(request, self.clock, self.rules.update_s, lambda: self._place(ticket))
+        ticket = _Ticket(request, self.clock, self.rules.update_s, self._place)
         self._enter(ticket)
         expiry = self._at(max_wait, lambda: self._expire(ticket)) if max_wait else None
         was_used = False

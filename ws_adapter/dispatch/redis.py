@@ -149,7 +149,7 @@ class RedisDispatcher:
         if self._is_deserted():
             raise DispatcherUnavailable("no worker is ready")
         request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority, revision)
-        ticket = SharedTicket(request, self.clock, self.rules.update_s, lambda: self._place(ticket))
+        ticket = SharedTicket(request, self.clock, self.rules.update_s, self._place)
         self._outside.append(ticket)
         self._wake.set()
         now = self.clock.now()

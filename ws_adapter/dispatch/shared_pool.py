@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from antiphon_service.redis import prefix
 from ws_adapter.dispatch.base import QueuePlace
@@ -39,7 +39,7 @@ class SharedTicket(QueuedTicket):
     """The time since when no worker can serve the ticket."""
 
     def __init__(
-        self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[], QueuePlace]
+        self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[Any], QueuePlace]
     ) -> None:
         super().__init__(request, clock, update_s, place)
         self._arrived = asyncio.Event()

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ws_adapter.dispatch.base import ANY_TERMS, ANYTHING, Lease, LeaseTerms, Need, Priority, QueuePlace, Share
 from ws_adapter.process.clock import Clock
@@ -35,9 +36,9 @@ class QueuedTicket:
     """A waiting ticket. It is settled by a lease or by an error, whichever comes first."""
 
     def __init__(
-        self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[], QueuePlace]
+        self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[Any], QueuePlace]
     ) -> None:
-        """`place` returns the current place; the caller is told every `update_s` seconds."""
+        """`place` returns the current place of a ticket; the caller is told every `update_s` seconds."""
         self.id = f"ticket_{secrets.token_hex(6)}"
         self.request = request
         self.entered_at = clock.now()
@@ -77,7 +78,7 @@ class QueuedTicket:
     async def updates(self) -> AsyncIterator[QueuePlace | Lease]:
         due = self._clock.now()
         while not self.is_settled:
-            yield self._place()
+            yield self._place(self)
             due += self._update_s
             timer = self._clock.call_at(due, self._news.set)
             try:

@@ -23,7 +23,7 @@ from ws_adapter.resume.buffer import Parts, ReplayBuffer, ReplayBuffers
 from ws_adapter.resume.tokens import holder_of
 from ws_adapter.web.message import Disconnected, Message
 from ws_adapter.web.routes import Selection
-from ws_adapter.web.websocket import PublicConnection
+from ws_adapter.web.websocket import PublicConnection, ignore_flood, ignore_text
 
 SLOT_KEPT_S: Final = 5.0
 """The seconds for which a detached session keeps its slot while others wait for one."""
@@ -122,9 +122,9 @@ class ResumableConnection:
         """An event that is set once the session has another connection, or is over."""
         self._timer: Timer | None = None
         self._ends_at = 0.0
-        self._leave: Callable[[], None] = lambda: None
-        self._on_flood: Callable[[Verdict], None] = lambda verdict: None
-        self._on_text: Callable[[bytes], bool] = lambda text: False
+        self._leave: Callable[[], None] = _nothing
+        self._on_flood: Callable[[Verdict], None] = ignore_flood
+        self._on_text: Callable[[bytes], bool] = ignore_text
         self._superseded: set[asyncio.Task[None]] = set()
 
     @property
@@ -306,6 +306,8 @@ class ResumableConnection:
         self.is_detached = False
         self._buffer.close()
         self._leave()
+        self._leave = _nothing
+        self._owner, self._on_flood, self._on_text = None, ignore_flood, ignore_text
         self._changed.set()
 
     async def until_attached(self) -> None:
@@ -411,3 +413,7 @@ async def _close(old: PublicConnection) -> None:
             await old.close(CloseCode.RESUMED_ELSEWHERE, "resumed_elsewhere")
     except TimeoutError:
         old.abort()
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -175,11 +175,12 @@ class Outbox:
             self.end()
 
     def end(self) -> None:
-        """Stop sending and release the waiting events."""
+        """Stop sending, and release the waiting events and the session."""
         self.stop()
         if not self._is_over:
             self._is_over = True
             self._load.inflight_bytes -= self._bytes
+        self._on_congested, self._on_stalled = _ignore_congestion, _ignore_stall
         self._flushed.set()
 
     def stop(self) -> None:
@@ -243,3 +244,11 @@ class Outbox:
             self.stop()
             # Not at once: the caller may be in the middle of what it has to say.
             asyncio.get_running_loop().call_soon(self._on_stalled)
+
+
+def _ignore_congestion(is_congested: bool) -> None:
+    """Do nothing: the session is over."""
+
+
+def _ignore_stall() -> None:
+    """Do nothing: the session is over."""

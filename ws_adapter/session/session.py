@@ -216,6 +216,10 @@ class Session:
             self._outbox.end()
             if self._recording is not None:
                 self._recording.end(self._end, self._worker)
+            # Reference counting frees the session: a garbage collection of all sessions stops the event loop.
+            self._slot = None
+            self._slots.clear()
+            self._identity.meter.on_spent = _ignore_quota
 
     def shut_down(self) -> None:
         """Handle the graceful shutdown of the server."""
@@ -751,3 +755,7 @@ def _is_refusal(action: Action) -> bool:
     """Return whether an action tells the client that its event was rejected; a failed unit is told with an
     answer."""
     return isinstance(action, Send) and action.answer is None and action.event.fault is not None
+
+
+def _ignore_quota() -> None:
+    """Do nothing: the session is over."""

@@ -299,6 +299,7 @@ class Slot:
             return
         finally:
             self._forget_journal()
+            self.said = _ignore_signals  # a method of its own would be a reference cycle
         if verdict is not None and not self._is_given_up:
             self._holder.refused(verdict)
 
@@ -644,3 +645,7 @@ def _idle_limit_s(kind: Kind, options: AdapterOptions) -> float:
         case Kind.TRANSCRIPTION:
             return options.transcription_idle_s + BACKSTOP_S
     return 0.0
+
+
+def _ignore_signals(*signals: Signal) -> None:
+    """Do nothing: the slot is given back."""

@@ -179,8 +179,8 @@ class PublicConnection(ServerConnection):
         self._byte_count = byte_count
         self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic)
         self._flood: Verdict | None = None
-        self._on_flood: Callable[[Verdict], None] = lambda verdict: None
-        self._on_text: Callable[[bytes], bool] = lambda text: False
+        self._on_flood: Callable[[Verdict], None] = ignore_flood
+        self._on_text: Callable[[bytes], bool] = ignore_text
         self._arrivals: deque[tuple[bool, float]] = deque()
         """Kind (whether it is text) and arrival time of each message that waits."""
         self._is_lost = False
@@ -276,6 +276,18 @@ class PublicConnection(ServerConnection):
         self._count(0)
         while self._on_lost:
             self._on_lost.pop()()
+        self._release_session()
+
+    def _release_session(self) -> None:
+        """Drop the references to the session or the HTTP exchange, which refer to this connection.
+
+        Reference counting then frees both: a garbage collection of all sessions stops the event loop.
+        """
+        self._on_flood, self._on_text, self._exchange = ignore_flood, ignore_text, None
+        # The library's callback refers to this connection, and the traceback of an error to the protocol.
+        vars(self.protocol).pop("select_subprotocol", None)
+        if self.protocol.parser_exc is not None:
+            self.protocol.parser_exc.__traceback__ = None
 
     def data_received(self, data: bytes) -> None:
         """Pass allowed frames to the library, and an opening handshake before them."""
@@ -510,6 +522,15 @@ class PublicConnection(ServerConnection):
     def abort(self) -> None:
         """Cut the transport, and drop all waiting bytes."""
         self.transport.abort()
+
+
+def ignore_flood(verdict: Verdict) -> None:
+    """Do nothing: there is no session, or it is over."""
+
+
+def ignore_text(text: bytes) -> bool:
+    """Leave a message to `receive`: there is no session, or it is over."""
+    return False
 
 
 def _nothing() -> None:

@@ -420,7 +420,10 @@ class SessionStream(Generic[Request, Response]):
 
         Raises `RpcError` if the worker refuses it, or if another one answers.
         """
-        metadata = await self._begun()
+        try:
+            metadata = await self._begun()
+        finally:
+            self._make = _no_call  # it refers to this stream
         answering = metadata.get(METADATA_WORKER_ID.encode(), b"").decode("latin-1")
         if answering != worker_id:
             logger.warning("a call for worker %s was answered by %.64r", worker_id, answering)
@@ -464,6 +467,16 @@ class SessionStream(Generic[Request, Response]):
 
     def _ended(self, error: RpcError | None) -> None:
         if self._is_attached:
-            self._on_end(None if error is None else reason_of(error))
+            on_end, self._on_end = self._on_end, _ignore_end
+            on_end(None if error is None else reason_of(error))
         else:
             self._refusal = error or RpcError(code_pb2.UNKNOWN, "the call ended before it began")
+
+
+def _no_call() -> Call[Any]:
+    """Make no further call: the stream is attached, or refused for good."""
+    raise AssertionError("the stream has had its call")
+
+
+def _ignore_end(reason: Reason | None) -> None:
+    """Do nothing: the end was reported."""

@@ -217,13 +217,14 @@ class Call(Generic[Response]):
         self._over()
         tasks = (self._reading, self._writing)
         self._call = self._reading = self._writing = None
-        self._over = _nothing
+        self._over, self._on_end, self._on_message = _nothing, _ignore, _ignore
         for task in tasks:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
 
     def _report_end(self, error: RpcError | None) -> None:
         self._waiting.clear()
+        on_end = self._on_end
         self._let_go()
         if not self._metadata.done():
             self._metadata.set_exception(error or RpcError(code_pb2.UNKNOWN, "ended before it began"))
@@ -231,13 +232,17 @@ class Call(Generic[Response]):
         if not self._has_begun:
             return
         try:
-            self._on_end(error)
+            on_end(error)
         except Exception:
             logger.exception("the end of a call could not be handled")
 
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _ignore(told: object) -> None:
+    """Do nothing: the call is over."""
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""The library of adapter and worker: telemetry, semantic conventions, TLS, Redis, leases, network."""
+"""Code that adapter and worker share: telemetry, semantic conventions, TLS, Redis, leases, sockets."""

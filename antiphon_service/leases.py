@@ -5,9 +5,9 @@ A token is the right to one session in one slot of one worker. It travels as the
     <slot>:<epoch>:2.<tenant>.<max_duration_ms>.<idle_timeout_ms>:<mac>
 
 The third part holds the claims: 2 is the version of the encoding, the tenant is 32 hexadecimal digits, and a
-limit of 0 is none. The MAC is that of `lease_mac`, empty where dispatcher and worker share no key. A
-dispatcher of the release before leaves the claims out, `<slot>:<epoch>:<mac>`, and so does one that signs for
-a worker of the release before.
+limit of 0 means no limit. `lease_mac` computes the MAC; it is empty where dispatcher and worker share no key.
+A dispatcher of the previous release leaves the claims out: `<slot>:<epoch>:<mac>`. A dispatcher does the same
+for a worker of the previous release.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ import re
 from typing import Final, NamedTuple
 
 DEFAULT_POOL: Final = "default"
-"""The pool name in a lease's signature, whatever pool the worker is in: no two workers share an id."""
+"""The pool name in every lease's signature; the real pool is not needed, since worker ids are unique."""
 
 MIN_WORKER_KEY_BYTES: Final = 16
-"""The length in bytes of the shortest key with which dispatchers sign leases and workers check them."""
+"""The shortest key in bytes with which dispatchers sign leases and workers check them."""
 
 CLAIMS_VERSION: Final = 2
-"""The version of the encoding of claims: `GetInfoResponse.lease_version` of a worker that reads it."""
+"""The version of the encoding of claims; workers report it as `GetInfoResponse.lease_version`."""
 
 HIGHEST_EPOCH: Final = 2**52
-"""The highest epoch: every dispatcher represents whole numbers up to it, and the next ones, exactly."""
+"""The highest epoch: dispatchers that store numbers as doubles still represent the next ones exactly."""
 
 _MAC_BYTES: Final = 16
 _NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
@@ -37,15 +37,15 @@ _TOKEN: Final = re.compile(rf"{_NUMBER}:{_NUMBER}:(?:({_CLAIMS}):)?([0-9a-f]{{32
 def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int, claims: str = "") -> str:
     """Return the MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits.
 
-    `claims` are the token's claims as text. They add a line, and nothing else that is signed has a line break
-    in it, so a MAC without claims is never that of a token with some.
+    `claims` are the token's claims as text, signed as a line of their own. No other signed field contains a
+    line break, so a MAC without claims never fits a token with claims.
     """
     text = f"{pool}\n{worker_id}\n{slot}\n{epoch}" + (f"\n{claims}" if claims else "")
     return hmac.digest(key, text.encode(), hashlib.sha256)[:_MAC_BYTES].hex()
 
 
 class Claims(NamedTuple):
-    """The terms of a session, signed by its dispatcher. A limit of 0 is none."""
+    """The terms of a session, signed by its dispatcher. A limit of 0 means no limit."""
 
     tenant: str
     """The tenant of the session: 32 hexadecimal digits that reveal nothing about its caller."""
@@ -70,7 +70,7 @@ class Token(NamedTuple):
     mac: str
 
     def is_signed(self, key: bytes, worker_id: str) -> bool:
-        """Return whether the token was signed with `key` for this worker. Takes constant time."""
+        """Return whether the token was signed with `key` for this worker; compare in constant time."""
         expected = lease_mac(key, DEFAULT_POOL, worker_id, self.slot, self.epoch, self.signed_text)
         return hmac.compare_digest(expected, self.mac)
 
@@ -83,7 +83,7 @@ def write_token(key: bytes | None, worker_id: str, slot: int, epoch: int, claims
 
 
 def read_token(text: str) -> Token | None:
-    """Return the parts of a token, None if it has another form."""
+    """Return the parts of a token, None if it is malformed."""
     match = _TOKEN.fullmatch(text)
     if match is None or int(match[2]) > HIGHEST_EPOCH:
         return None

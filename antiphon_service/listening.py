@@ -7,22 +7,25 @@ from typing import Any
 
 
 class CannotBind(OSError):
-    """An address of a host that cannot be bound; `where` names it if the host has another name."""
+    """The error for one address of a host that cannot be bound.
+
+    `where` names the address for a message; it is empty if `host` is the address itself.
+    """
 
     def __init__(self, reason: OSError, host: str, address: str) -> None:
         super().__init__(reason.errno, reason.strerror)
         self.where = "" if address == host else f" on {address}, one of the addresses of {host}"
 
 
-def where(error: OSError) -> str:
-    """Return the failed address of a host for an error message; empty if the host names it already."""
+def failed_address(error: OSError) -> str:
+    """Return the address that could not be bound, for an error message; empty if it is the host itself."""
     return error.where if isinstance(error, CannotBind) else ""
 
 
 def addresses(host: str, port: int) -> Sequence[tuple[int, tuple[Any, ...]]]:
-    """Return the family and address of everything that `host` resolves to. Raises `OSError`.
+    """Return the family and socket address of each address that `host` resolves to. Raises `OSError`.
 
-    On a machine without IPv6 its addresses are left out: even there `localhost` often resolves to `::1`.
+    On a machine without IPv6 the IPv6 addresses are left out: `localhost` often resolves to `::1` even there.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     known = dict.fromkeys((family, address) for family, _, _, _, address in found)
@@ -43,8 +46,8 @@ def bind_all(host: str, port: int, *, reuse_port: bool = False) -> list[socket.s
     """Bind one port on every address that `host` resolves to; a port of 0 takes a free one, the same on all.
 
     A name such as `localhost` may mean several addresses. If one of them were left out, clients would reach
-    another server or none, depending on the address that they try first. Raises `OSError`, of an address
-    `CannotBind`, and then nothing is bound.
+    another server or none, depending on the address that they try first. Raises `OSError` if the name does
+    not resolve and `CannotBind` if an address cannot be bound; then nothing is bound.
     """
     sockets: list[socket.socket] = []
     with ExitStack() as bound:

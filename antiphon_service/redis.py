@@ -1,7 +1,7 @@
-"""The address of the queue that adapters and workers share: Redis 7 or Valkey, with TLS, users, Sentinel.
+"""Connections to the shared queue of adapters and workers: Redis 7 or Valkey, with TLS, users, Sentinel.
 
-Needs the extra `antiphon[redis]` once `connect` is called. What the functions take and answer stands beside
-them, in `ws_adapter/dispatch/functions.lua`.
+`connect` needs the extra `antiphon[redis]`. `ws_adapter/dispatch/functions.lua` documents the arguments and
+replies of the functions.
 """
 
 import ssl
@@ -21,7 +21,7 @@ LIBRARY: Final = "antiphon_v1"
 """The name of the library of functions, and the prefix of their names."""
 
 DIRECTORY: Final = "antiphon:{pools}:"
-"""The prefix of the keys of `announce` and `pools`."""
+"""The key prefix of the functions `announce` and `pools`."""
 
 TIMEOUT_S: Final = 2.0
 """The timeout in seconds for connecting, for one answer, and for the wait for a free connection."""
@@ -37,7 +37,7 @@ _EXAMPLES: Final = (
 
 
 class RedisUnusable(Exception):
-    """The address cannot be used as it is; the message says what to change and has no password in it."""
+    """The error for an unusable address; the message says what to change and contains no password."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +61,24 @@ class RedisAddress:
         return self.scheme.startswith("rediss")
 
     def __str__(self) -> str:
-        who = f"{self.user or ''}:***@" if self.password else f"{self.user}@" if self.user else ""
+        login = f"{self.user or ''}:***@" if self.password else f"{self.user}@" if self.user else ""
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         name = f"/{self.service}" if self.service else ""
-        return f"{self.scheme}://{who}{hosts}{self.path}{name}/{self.db}"
+        return f"{self.scheme}://{login}{hosts}{self.path}{name}/{self.db}"
 
 
 def prefix(pool: str) -> str:
-    """Return the prefix of all keys and channels of a pool; it is `KEYS[1]` of the functions."""
+    """Return the prefix of all keys and channels of a pool, which the functions take as `KEYS[1]`."""
     return f"antiphon:{{{pool}}}:"
 
 
 def parse(url: str) -> RedisAddress:
-    """Read `url`, one of the forms of the module. Raises `RedisUnusable`; imports no package."""
+    """Parse `url`, without a connection. Raises `RedisUnusable` for any form but those of `_EXAMPLES`."""
     try:
         return _parse(url)
     except ValueError:
         scheme = url.partition("://")[0] if "://" in url else ""
-        named = f"that {scheme}:// address" if scheme in (*_PORTS, "unix") else "what was given"
+        named = f"that {scheme}:// address" if scheme in (*_PORTS, "unix") else "the given address"
         raise RedisUnusable(
             f"Cannot reach a dispatcher at {named}: write it like {_EXAMPLES}. Characters such as @ and / "
             "in a password are written as %40 and %2F."
@@ -89,9 +89,9 @@ class RedisTls:
     """TLS settings of all connections to one Redis, read from files that may be replaced."""
 
     def __init__(self, ca: Path | None, certificate: Path | None = None, key: Path | None = None) -> None:
-        """Read the PEM files; the key has no password. Raises `RedisUnusable`.
+        """Read the PEM files; the key must have no password. Raises `RedisUnusable`.
 
-        With `ca` only that authority is trusted, without it the authorities of the system. `certificate` and
+        With `ca` only that authority is trusted; without it, the authorities of the system. `certificate` and
         `key` are the client certificate for a Redis that requires one.
         """
         self._ca, self._certificate, self._key = ca, certificate, key
@@ -121,9 +121,9 @@ class RedisTls:
 
 
 def read_tls(url: str, ca: Path | None, certificate: Path | None, key: Path | None) -> RedisTls | None:
-    """Return the TLS settings for the Redis at `url`, None if it is reached without TLS.
+    """Return the TLS settings for the Redis at `url`, None for an address without TLS.
 
-    Raises `RedisUnusable` for files that cannot be used, and for files that an address without TLS ignores.
+    Raises `RedisUnusable` for unusable files, and for any file with an address without TLS.
     """
     address = parse(url)
     if address.has_tls:
@@ -155,10 +155,10 @@ def connect(
 ) -> "Redis":
     """Return a client of the Redis at `url`, which connects when it is first used; end it with `disconnect`.
 
-    `tls` is used by a `rediss://` address; None trusts the authorities of the system. `password` is taken
-    where the URL has none. Nothing is retried. No answer takes longer than `TIMEOUT_S`, nor does the wait for
-    one of the `MOST_CONNECTIONS`, after which the package's `ConnectionError` is raised. Answers are text, or
-    bytes unless `is_text`. Raises `RedisUnusable`.
+    `tls` applies to a `rediss://` address; None trusts the authorities of the system. `password` applies if
+    the URL has none. The client retries nothing. An answer, or the wait for one of the `MOST_CONNECTIONS`,
+    takes at most `TIMEOUT_S`; then the client raises an error of the package. Answers are text, or bytes if
+    not `is_text`. Raises `RedisUnusable`.
     """
     address = parse(url)
     try:
@@ -176,7 +176,7 @@ def connect(
         "socket_timeout": TIMEOUT_S,
         "socket_connect_timeout": TIMEOUT_S,
         "retry": Retry(NoBackoff(), 0),
-        **_unnamed(),
+        **_without_client_info(),
     }
     options = {
         "db": address.db,
@@ -220,12 +220,12 @@ def _parse(url: str) -> RedisAddress:
         raise ValueError("a query")
     credentials, at, where = parts.netloc.rpartition("@")
     user, colon, secret = credentials.partition(":")
-    who = unquote(user) or None if at else None
+    username = unquote(user) or None if at else None
     password = unquote(secret) or None if colon else None
     if parts.scheme == "unix":
         if where or not parts.path.strip("/"):
             raise ValueError("no path")
-        return RedisAddress("unix", path=unquote(parts.path), user=who, password=password)
+        return RedisAddress("unix", path=unquote(parts.path), user=username, password=password)
     hosts = (
         tuple(_host(each, _PORTS[parts.scheme]) for each in where.split(","))
         if parts.scheme in _PORTS
@@ -236,7 +236,7 @@ def _parse(url: str) -> RedisAddress:
     is_sentinel = parts.scheme.endswith("sentinel")
     if not hosts or len(names) > 1 or is_sentinel != bool(service) or (len(hosts) > 1 and not is_sentinel):
         raise ValueError("no address")
-    return RedisAddress(parts.scheme, hosts, service, "", int(names[0]) if names else 0, who, password)
+    return RedisAddress(parts.scheme, hosts, service, "", int(names[0]) if names else 0, username, password)
 
 
 def _host(text: str, port: int) -> tuple[str, int]:
@@ -246,7 +246,7 @@ def _host(text: str, port: int) -> tuple[str, int]:
     return parts.hostname, port if parts.port is None else parts.port
 
 
-def _unnamed() -> dict[str, None]:
+def _without_client_info() -> dict[str, None]:
     """Return options that stop the package from sending CLIENT SETINFO, which the ACL forbids."""
     from redis.asyncio.connection import AbstractConnection
 
@@ -258,8 +258,8 @@ def _unnamed() -> dict[str, None]:
 def _secured(kind: Any, tls: RedisTls) -> Any:
     """Return a subclass of the connection class `kind` that takes its TLS context from `tls`.
 
-    The package would read the files once per connection object, and would trust the authorities of the system
-    in addition to the named one.
+    The package would read the files once for each connection object. It would also trust the authorities of
+    the system in addition to the named one.
     """
 
     class Connection(kind):  # type: ignore[misc]

@@ -1,8 +1,7 @@
 """Names of spans, attributes and metrics of both services (semantic conventions).
 
-Constants without imports beyond the standard library, with one line of meaning for each; such a name is
-written here and nowhere else. A minor release may remove a name; the changelog says so.
-`antiphon_service.telemetry` turns the names into spans, series and lines.
+The module has only constants, each with its meaning, and imports only the standard library. No other module
+spells such a name. A minor release may remove a name; the changelog says so.
 """
 
 from enum import StrEnum
@@ -17,13 +16,16 @@ SERVICE_WORKER: Final = "antiphon-worker"
 """`service.name` of the gRPC worker."""
 
 SPAN_UPGRADE: Final = "ws.upgrade"
-"""The adapter's span from a client's request until it is a WebSocket, or refused."""
+"""The adapter's span of the handshake: from the HTTP request to an open or rejected WebSocket."""
 
 SPAN_QUEUE: Final = "session.queue"
-"""The adapter's span from entering the queue to a slot, or to giving up."""
+"""The adapter's span of the wait in the queue, until a slot is granted or the wait ends without one."""
 
 SPAN_START: Final = "session.start"
-"""The adapter's span from a slot to a session that accepts input; units, turns and the end link to it."""
+"""The adapter's span from a granted slot to a session that accepts input.
+
+The spans of units, turns and the end link to it.
+"""
 
 SPAN_UNIT: Final = "unit"
 """The adapter's span of one unit, chat turn or transcription chunk, from its input to its last answer."""
@@ -44,10 +46,10 @@ SPAN_GENERATE: Final = "generate"
 """The worker's span from the first decoding step of a unit to its last."""
 
 SPAN_FINALIZE: Final = "finalize"
-"""The worker's span that closes a unit, while its answer is already under way."""
+"""The worker's span that closes a unit, while its answer is already being sent."""
 
 SPAN_TICK: Final = "engine.tick"
-"""The worker's span of one packed forward for all sessions that are due, a trace of its own."""
+"""The worker's span of one batched forward of all due sessions; each has a trace of its own."""
 
 EVENT_FIRST_AUDIO: Final = "first_audio"
 """The event in a `unit` span: its first audio was sent."""
@@ -130,7 +132,7 @@ ATTR_DIALECT: Final = "antiphon.dialect"
 """The public protocol that the client speaks."""
 
 ATTR_KEY_HASH: Final = "antiphon.key.hash"
-"""The first digits of the key's hash in the file of keys: they tell keys apart, and are no key."""
+"""The first digits of the key's hash in the file of keys; they identify the key without revealing it."""
 
 ATTR_QUEUE_LENGTH: Final = "antiphon.queue.length"
 """The number of sessions in the queue."""
@@ -139,7 +141,7 @@ ATTR_QUEUE_POSITION: Final = "antiphon.queue.position"
 """The session's own place in the queue, from 1."""
 
 ATTR_OUTCOME: Final = "antiphon.outcome"
-"""The outcome of a wait."""
+"""The outcome of a wait for a slot, a value of `QueueOutcome`."""
 
 ATTR_REPLAYED: Final = "antiphon.failover.units"
 """The number of journal units that another worker replayed."""
@@ -157,10 +159,10 @@ ATTR_TURN: Final = "antiphon.turn"
 """The number of the turn in its session, from 0."""
 
 ATTR_FIRST_TEXT: Final = "antiphon.turn.first_text_seconds"
-"""The time from the end of the input that started the turn to its first text."""
+"""The time to first text in seconds, from the end of the input that started the turn."""
 
 ATTR_FIRST_AUDIO: Final = "antiphon.turn.first_audio_seconds"
-"""The time from the end of the input that started the turn to its first audio."""
+"""The time to first audio in seconds, from the end of the input that started the turn."""
 
 ATTR_SLOT: Final = "antiphon.slot"
 """The number of the slot at its worker."""
@@ -175,16 +177,16 @@ ATTR_KV_TOKENS: Final = "antiphon.kv.tokens"
 """The number of tokens in the session's context."""
 
 ATTR_BATCH_SIZE: Final = "antiphon.batch.size"
-"""The number of sessions in a packed forward."""
+"""The number of sessions in a batched forward."""
 
 ATTR_BATCH_TOKENS: Final = "antiphon.batch.tokens"
-"""The number of tokens in a packed forward."""
+"""The number of tokens in a batched forward."""
 
 ATTR_TICK_ID: Final = "antiphon.tick.id"
 """The number of a tick of the engine."""
 
 ATTR_DEVICE_SECONDS: Final = "antiphon.tick.device_seconds"
-"""The device time of a tick's forward."""
+"""The device time of a tick's forward in seconds."""
 
 ATTR_CLOSE_CODE: Final = "antiphon.close.code"
 """The close code of the WebSocket."""
@@ -193,7 +195,7 @@ ATTR_CLOSE_REASON: Final = "antiphon.close.reason"
 """The reason that the session ended, from an enumeration."""
 
 ATTR_SESSION_SECONDS: Final = "antiphon.session.seconds"
-"""The duration of the session."""
+"""The duration of the session in seconds."""
 
 ATTR_SESSION_UNITS: Final = "antiphon.session.units"
 """The number of units, chat turns or utterance chunks that the session ran."""
@@ -215,25 +217,25 @@ class Metric(NamedTuple):
 
 
 OTHER: Final = "other"
-"""The value of a label for anything outside its enumeration."""
+"""The label value for anything outside the label's enumeration."""
 
 FIRST_SECONDS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0)
-"""The buckets around the target of 1 s to the first answer."""
+"""The buckets of time to first text and audio, around the target of 1 s."""
 
 UNIT_SECONDS: Final = (
     *(0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
     *(0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 5.0),
 )
-"""The buckets around the second of audio that a unit holds."""
+"""The buckets of a unit's time, around the one second of audio that it holds."""
 
 PHASE_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """The buckets of the phases of a unit's time."""
 
 SLACK_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""The buckets of a unit's slack, the rest of its second; the first one is for units that are late."""
+"""The buckets of a unit's slack, the time left to its deadline; the first bucket holds late units."""
 
 OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
-"""The buckets around the target of 1 ms."""
+"""The buckets of the adapter's overhead, around the target of 1 ms."""
 
 QUEUE_SECONDS: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """The buckets of the wait for a slot."""
@@ -242,7 +244,7 @@ SESSION_SECONDS: Final = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0
 """The buckets of the duration of a session."""
 
 TICK_SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
-"""The buckets of one packed forward."""
+"""The buckets of the duration of a tick."""
 
 BATCH_SESSIONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 """The buckets of the number of sessions in a tick."""
@@ -254,7 +256,7 @@ LAG_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0
 """The buckets of the delay of an event loop's timers."""
 
 OUTBOX_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""The buckets of the audio that waits for a client."""
+"""The buckets of the audio in an outbox, in seconds."""
 
 
 class Phase(StrEnum):
@@ -291,17 +293,17 @@ class SlotState(StrEnum):
 
     FREE = "free"
     GRANTED = "granted"
-    """Promised to a session that is on its way."""
+    """Granted to a session that has not attached yet."""
     ATTACHED = "attached"
     CLEANING = "cleaning"
 
 
 class PageState(StrEnum):
-    """Label `state` of pages of keys and values."""
+    """Label `state` of pages of the KV cache."""
 
     USED = "used"
     CACHED = "cached"
-    """The page holds a prefix that sessions began with, and no session refers to it."""
+    """The page holds a prefix of earlier contexts; no session uses it."""
     FREE = "free"
 
 
@@ -325,13 +327,13 @@ class QueueOutcome(StrEnum):
 
     GRANTED = "granted"
     GAVE_UP = "gave_up"
-    """The session ended, or the client gave its place up."""
+    """The session ended while it waited, or the client left the queue."""
     EXPIRED = "expired"
     FULL = "full"
     SLOT_LIMIT = "slot_limit"
-    """A direct caller has as many slots as one caller may."""
+    """The direct caller has reached its limit of slots."""
     QUOTA = "quota"
-    """The key of a direct caller has used up its quota of the day."""
+    """The key of the direct caller has used up its daily quota."""
     NO_WORKER = "no_worker"
 
 
@@ -355,10 +357,10 @@ class Rejection(StrEnum):
     EXPIRED = "expired"
     """The key has expired."""
     FORBIDDEN = "forbidden"
-    """The key, or the client secret, is not for this mode or model."""
+    """The key or the client secret does not allow this mode or model."""
     RATE = "rate"
     QUOTA = "quota"
-    """The key has used up its quota of the day."""
+    """The key has used up its daily quota."""
     SIZE = "size"
     """A message was too large."""
     FULL = "full"
@@ -398,60 +400,63 @@ class ResumeOutcome(StrEnum):
 
     RESUMED = "resumed"
     EXPIRED = "expired"
-    """The session ended before its client came back."""
+    """The resume window ended before the client reconnected."""
     REFUSED = "refused"
     """The token matched no session."""
     FORWARDED = "forwarded"
-    """Another adapter has the session, and counts the attempt too."""
+    """Another adapter has the session; it counts the attempt, too."""
     TAKEN_OVER = "taken_over"
-    """Its adapter had died or handed it over."""
+    """This adapter took the session over: its adapter had died or handed it over."""
 
 
 class FailoverOutcome(StrEnum):
     """Label `outcome` of sessions that lost their worker and had a journal."""
 
     CONTINUED = "continued"
-    """Another worker went on."""
+    """Another worker continues the session."""
     NO_SLOT = "no_slot"
-    """No slot came in time."""
+    """No slot became free in time."""
     NO_JOURNAL = "no_journal"
-    """The journal does not hold enough."""
+    """The journal does not hold enough units for a replay."""
     SUSPECT = "suspect"
-    """The session may have caused the loss of its workers."""
+    """The session may itself have caused the loss of its workers."""
     REFUSED = "refused"
-    """No worker took the journal."""
+    """No worker replayed the journal."""
     LEFT = "left"
-    """The session ended in the meantime."""
+    """The session ended during the failover."""
 
 
 # Metrics of the adapter.
 FIRST_AUDIO: Final = Metric(
     "antiphon_first_audio_seconds",
     "s",
-    "From the end of the input that started an answer to its first audio sent.",
+    "Time to first audio, from the end of the input that started the answer.",
     ("mode", "dialect"),
     FIRST_SECONDS,
 )
 FIRST_TEXT: Final = Metric(
     "antiphon_first_text_seconds",
     "s",
-    "From the end of the input that started an answer to its first text sent.",
+    "Time to first text, from the end of the input that started the answer.",
     ("mode",),
     FIRST_SECONDS,
 )
 UNIT: Final = Metric(
     "antiphon_unit_seconds",
     "s",
-    "From a unit's input accepted to its last answer passed on.",
+    "From a unit's accepted input to its last output passed on.",
     ("mode", "end"),
     UNIT_SECONDS,
 )
 UNIT_DEADLINE_MISSES: Final = Metric(
     "antiphon_unit_deadline_misses_total", "{unit}", "Units that took longer than their audio.", ("mode",)
 )
-UNITS: Final = Metric("antiphon_units_total", "{unit}", "Units that are done.", ("mode", "end"))
+UNITS: Final = Metric("antiphon_units_total", "{unit}", "Completed units.", ("mode", "end"))
 UNITS_DROPPED: Final = Metric(
-    "antiphon_units_dropped_total", "{unit}", "Units of input that no answer came to.", ("mode", "reason")
+    "antiphon_units_dropped_total",
+    "{unit}",
+    "Input units that were dropped without an answer.",
+    ("mode", "reason"),
 )
 ADAPTER_OVERHEAD: Final = Metric(
     "antiphon_adapter_overhead_seconds",
@@ -461,9 +466,9 @@ ADAPTER_OVERHEAD: Final = Metric(
     OVERHEAD_SECONDS,
 )
 QUEUE_WAIT: Final = Metric(
-    "antiphon_queue_wait_seconds", "s", "Waiting for a slot.", ("pool", "outcome"), QUEUE_SECONDS
+    "antiphon_queue_wait_seconds", "s", "Wait for a slot.", ("pool", "outcome"), QUEUE_SECONDS
 )
-QUEUE_LENGTH: Final = Metric("antiphon_queue_length", "{session}", "Sessions that wait, of all adapters.")
+QUEUE_LENGTH: Final = Metric("antiphon_queue_length", "{session}", "Sessions in the queue, of all adapters.")
 QUEUE_ESTIMATE_ERROR: Final = Metric(
     "antiphon_queue_estimate_error_seconds",
     "s",
@@ -472,13 +477,13 @@ QUEUE_ESTIMATE_ERROR: Final = Metric(
     QUEUE_SECONDS,
 )
 SESSIONS_ACTIVE: Final = Metric(
-    "antiphon_sessions_active", "{session}", "Sessions that wait or talk.", ("mode",)
+    "antiphon_sessions_active", "{session}", "Sessions that are queued or have a slot.", ("mode",)
 )
 SESSIONS_DETACHED: Final = Metric(
-    "antiphon_sessions_detached", "{session}", "Sessions that wait for their client to return.", ("mode",)
+    "antiphon_sessions_detached", "{session}", "Sessions that wait for their client to reconnect.", ("mode",)
 )
 HANDSHAKES_WAITING: Final = Metric(
-    "antiphon_handshakes_waiting", "{connection}", "WebSockets that wait for their handshake."
+    "antiphon_handshakes_waiting", "{connection}", "Connections that wait for their handshake."
 )
 RESUMES: Final = Metric(
     "antiphon_resumes_total", "{session}", "Sessions that lost their connection, by outcome.", ("outcome",)
@@ -487,31 +492,29 @@ FAILOVERS: Final = Metric(
     "antiphon_failovers_total", "{session}", "Sessions that lost their worker, by outcome.", ("outcome",)
 )
 REPLAYED_UNITS: Final = Metric(
-    "antiphon_replayed_units_total", "{unit}", "Units of journals that another worker heard."
+    "antiphon_replayed_units_total", "{unit}", "Journal units that another worker replayed."
 )
 JOURNAL_BYTES: Final = Metric(
-    "antiphon_journal_bytes", "By", "Inputs and records of units that are kept for another worker."
+    "antiphon_journal_bytes", "By", "Inputs and records of units in journals, kept for a failover."
 )
 JOURNAL_GAPS: Final = Metric(
     "antiphon_journal_gaps_total",
     "{gap}",
-    "Records that Redis did not get; the journal of the session is written anew.",
+    "Journal records that did not reach Redis; the journal is then rewritten.",
 )
 JOURNALS_BEHIND: Final = Metric(
     "antiphon_journals_behind", "{session}", "Sessions with an incomplete journal in Redis."
 )
-SESSIONS: Final = Metric(
-    "antiphon_sessions_total", "{session}", "Sessions that are over.", ("mode", "reason")
-)
+SESSIONS: Final = Metric("antiphon_sessions_total", "{session}", "Ended sessions.", ("mode", "reason"))
 SESSION_LENGTH: Final = Metric(
-    "antiphon_session_seconds", "s", "How long sessions last.", ("mode",), SESSION_SECONDS
+    "antiphon_session_seconds", "s", "Duration of sessions.", ("mode",), SESSION_SECONDS
 )
-LEASES: Final = Metric("antiphon_leases_total", "{lease}", "Leases that are over.", ("outcome", "revision"))
+LEASES: Final = Metric("antiphon_leases_total", "{lease}", "Ended leases.", ("outcome", "revision"))
 BYTES: Final = Metric("antiphon_bytes_total", "By", "Bytes sent and received.", ("direction", "hop"))
 OUTBOX: Final = Metric(
     "antiphon_outbox_seconds",
     "s",
-    "Audio that waits for a client, after each unit that leaves some; else 0 at the end of a session.",
+    "Audio in a client's outbox after a unit, where it is above 0; 0 once for a session without any.",
     (),
     OUTBOX_SECONDS,
 )
@@ -522,35 +525,35 @@ REJECTED: Final = Metric("antiphon_rejected_total", "{connection}", "Rejected cl
 LIMITS_ALONE: Final = Metric(
     "antiphon_limits_alone_total",
     "{connection}",
-    "Connections that this adapter alone found room for, since Redis said nothing.",
+    "Connections admitted by the limits of this adapter alone, as Redis did not answer.",
 )
 TENANT_SESSIONS: Final = Metric(
     "antiphon_tenant_sessions_total",
     "{session}",
-    "Sessions that are over, by the name of their key; of the first 100 keys, the rest is `other`.",
+    "Ended sessions by the name of their key, for the first 100 keys; the others count as `other`.",
     ("tenant",),
 )
 TENANT_SECONDS: Final = Metric(
     "antiphon_tenant_seconds_total",
     "s",
-    "For how long they held slots, by the name of their key.",
+    "Seconds for which sessions held slots, by the name of their key.",
     ("tenant",),
 )
 TENANT_TOKENS: Final = Metric(
     "antiphon_tenant_tokens_total",
     "{token}",
-    "Tokens that they sent and got, by the name of their key.",
+    "Input and output tokens of sessions, by the name of their key.",
     ("tenant", "direction"),
 )
 USAGE_LINES: Final = Metric(
-    "antiphon_usage_lines_total", "{line}", "Lines of the usage log by outcome.", ("outcome",)
+    "antiphon_usage_lines_total", "{line}", "Lines of the usage log, by outcome.", ("outcome",)
 )
-WORKERS: Final = Metric("antiphon_workers", "{worker}", "Workers by their condition.", ("state",))
-READY: Final = Metric("antiphon_ready", "", "1 if a session could start, as /readyz says.")
-INFLIGHT_BYTES: Final = Metric("antiphon_inflight_bytes", "By", "Input and output of all sessions.")
+WORKERS: Final = Metric("antiphon_workers", "{worker}", "Workers by their state.", ("state",))
+READY: Final = Metric("antiphon_ready", "", "1 if a session could start, as in /readyz.")
+INFLIGHT_BYTES: Final = Metric("antiphon_inflight_bytes", "By", "Buffered input and output of all sessions.")
 CPU_CORES: Final = Metric("antiphon_cpu_cores", "{core}", "Cores in use, mean of 3 s.")
 TRACE_CONTEXTS_INVALID: Final = Metric(
-    "antiphon_trace_contexts_invalid_total", "{context}", "Trace contexts of clients that could not be read."
+    "antiphon_trace_contexts_invalid_total", "{context}", "Malformed trace contexts of clients."
 )
 
 # Metrics of the worker.
@@ -559,46 +562,49 @@ UNIT_PHASE: Final = Metric(
 )
 KV_TOKENS: Final = Metric("antiphon_kv_tokens", "{token}", "Tokens in the contexts of sessions.", ("worker",))
 KV_CAPACITY: Final = Metric(
-    "antiphon_kv_capacity_tokens", "{token}", "Tokens that there is room for.", ("worker",)
+    "antiphon_kv_capacity_tokens", "{token}", "Capacity of the KV cache in tokens.", ("worker",)
 )
-KV_PAGES: Final = Metric(
-    "antiphon_kv_pages", "{page}", "Pages of keys and values by their state.", ("state",)
-)
+KV_PAGES: Final = Metric("antiphon_kv_pages", "{page}", "Pages of the KV cache by their state.", ("state",))
 KV_PREFIX_TOKENS: Final = Metric(
     "antiphon_kv_prefix_tokens_total",
     "{token}",
-    "Tokens that were found, as another context had begun with them, instead of being computed.",
+    "Tokens taken from the prefix cache instead of being computed.",
 )
 LATE_PREPARATIONS: Final = Metric(
     "antiphon_late_preparations_total",
     "{preparation}",
-    "Regions of the model that were captured or compiled while sessions were served; all of them waited.",
+    "Regions of the model that were captured or compiled during serving, while all sessions waited.",
     ("preparation",),
 )
 DEVICE_MEMORY: Final = Metric(
-    "antiphon_device_memory_bytes", "By", "Memory of the device that the worker holds.", ("worker",)
+    "antiphon_device_memory_bytes", "By", "Device memory that the worker holds.", ("worker",)
 )
 UNIT_SLACK: Final = Metric(
     "antiphon_unit_slack_seconds",
     "s",
-    "How long before its deadline a unit of a conversation was done at the worker; 0 if it was late.",
+    "Time from a unit's completion at the worker to its deadline; 0 if it was late.",
     (),
     SLACK_SECONDS,
 )
 WORKER_DEADLINE_MISSES: Final = Metric(
-    "antiphon_worker_deadline_misses_total", "{unit}", "Units that were done after their deadline.", ()
+    "antiphon_worker_deadline_misses_total", "{unit}", "Units that were completed after their deadline.", ()
 )
 TICK_WORK: Final = Metric(
-    "antiphon_tick_work_seconds_total", "s", "Time in ticks, by whether the work has a deadline.", ("work",)
+    "antiphon_tick_work_seconds_total",
+    "s",
+    "Time in ticks by kind of work: with a deadline (units) or without (rest).",
+    ("work",),
 )
-TICK: Final = Metric("antiphon_tick_seconds", "s", "One packed forward.", (), TICK_SECONDS)
+TICK: Final = Metric(
+    "antiphon_tick_seconds", "s", "Duration of a tick, which runs one batched forward.", (), TICK_SECONDS
+)
 TICK_BATCH: Final = Metric("antiphon_tick_batch_size", "{session}", "Sessions in a tick.", (), BATCH_SESSIONS)
 TICK_TOKENS: Final = Metric("antiphon_tick_tokens", "{token}", "Tokens in a tick.", (), BATCH_TOKENS)
 CLEANUP: Final = Metric(
-    "antiphon_cleanup_seconds", "s", "From a session's end to its slot being free.", (), PHASE_SECONDS
+    "antiphon_cleanup_seconds", "s", "From a session's end to its free slot.", (), PHASE_SECONDS
 )
 RPC_SERVER_CALL: Final = Metric(
-    "antiphon_rpc_server_call_seconds", "s", "How long calls last.", ("method", "code"), SESSION_SECONDS
+    "antiphon_rpc_server_call_seconds", "s", "Duration of gRPC calls.", ("method", "code"), SESSION_SECONDS
 )
 MODEL_INFO: Final = Metric(
     "antiphon_model_info", "", "The served model and its device.", ("model", "device", "revision")
@@ -607,11 +613,13 @@ MODEL_INFO: Final = Metric(
 # Metrics of both services.
 SLOTS: Final = Metric("antiphon_slots", "{slot}", "Slots by their state.", ("state",))
 DISPATCHER_UP: Final = Metric(
-    "antiphon_dispatcher_up", "", "1 if the Redis of a shared queue answered last; none without one."
+    "antiphon_dispatcher_up",
+    "",
+    "1 if the last call to the Redis of the shared queue succeeded; absent without a shared queue.",
 )
 ERRORS: Final = Metric("antiphon_errors_total", "{error}", "Errors by code.", ("code", "side"))
 EVENT_LOOP_LAG: Final = Metric(
-    "antiphon_event_loop_lag_seconds", "s", "How late timers of the event loop are.", (), LAG_SECONDS
+    "antiphon_event_loop_lag_seconds", "s", "Delay of the event loop's timers.", (), LAG_SECONDS
 )
 TELEMETRY_DROPPED: Final = Metric(
     "antiphon_telemetry_dropped_total", "{span}", "Spans that could not be exported."

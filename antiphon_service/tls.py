@@ -1,4 +1,4 @@
-"""TLS: certificates, keys and authorities as PEM files, for either side."""
+"""TLS contexts of servers and clients from PEM files: certificates, keys, authorities."""
 
 import ssl
 from pathlib import Path
@@ -9,9 +9,9 @@ class TlsError(Exception):
 
 
 def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """Return the context of a server with `certificate`; with `client_ca` clients need one signed by it.
+    """Return the context of a server; with `client_ca`, clients need a certificate that it has signed.
 
-    The certificate is a whole chain, its key has no password. Raises `TlsError`.
+    `certificate` is a whole chain; its key has no password. Raises `TlsError`.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_identity(context, certificate, key)
@@ -22,7 +22,7 @@ def server_context(certificate: Path, key: Path, client_ca: Path | None = None) 
 
 
 def client_context(ca: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """Return the context of a client that trusts servers by `ca` alone, and checks their names.
+    """Return the context of a client that trusts only `ca`, and checks the names of servers.
 
     `certificate` and its `key` are the client certificate for servers that require one. Raises `TlsError`.
     """

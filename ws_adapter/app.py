@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from antiphon_service.listening import where
+from antiphon_service.listening import failed_address
 from antiphon_service.redis import (
     RedisTls,
     RedisUnusable,
@@ -583,8 +583,8 @@ def _reload(readable: Mapping[str, Callable[[], None]], expiry: KeyExpiry) -> No
 def _cannot_listen(error: CannotListen) -> str:
     if error.reason.errno == errno.EADDRINUSE:
         return (
-            f"Port {error.port} is in use by another process{where(error.reason)}. "
+            f"Port {error.port} is in use by another process{failed_address(error.reason)}. "
             f"Choose another with {error.option}, or stop it."
         )
-    at = where(error.reason) or f" on {error.host}"
+    at = failed_address(error.reason) or f" on {error.host}"
     return f"Cannot listen{at} port {error.port}: {error.reason.strerror}."

@@ -1,4 +1,4 @@
-"""OpenTelemetry and logs of the two services: providers, exporters, trace context and the log's format.
+"""OpenTelemetry and logs of both services: providers, exporters, trace context, log formats.
 
 Part of the extra `antiphon[telemetry]`; the SDK never imports it.
 """

@@ -1,4 +1,4 @@
-"""W3C trace context as text: what travels in headers, metadata and messages."""
+"""W3C trace context as text, for headers, metadata and messages."""
 
 from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -2,4 +2,4 @@
 
 
 class TelemetryError(Exception):
-    """A variable of the environment with an unusable value; the message names it and the remedy."""
+    """The error for an unusable environment variable; the message names it and the remedy."""

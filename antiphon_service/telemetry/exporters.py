@@ -36,7 +36,7 @@ _HTTP: Final = "http/protobuf"
 
 @dataclass
 class Drops:
-    """Number of sampled spans that reached no collector."""
+    """The number of sampled spans that reached no collector."""
 
     count: int = 0
 
@@ -85,7 +85,7 @@ def _check_protocol(environ: Mapping[str, str], signal: str) -> None:
         value = environ.get(variable, "").strip().lower()
         if value and value != _HTTP:
             raise TelemetryError(
-                f"{variable} is {value!r}, and only {_HTTP} is spoken here: set it to that, and the endpoint "
+                f"{variable} is {value!r}, but only {_HTTP} is supported: set it to that, and the endpoint "
                 "to the collector's port for HTTP (4318)."
             )
         if value:
@@ -107,8 +107,8 @@ def _whole(environ: Mapping[str, str], variable: str, default: int) -> int:
 class BoundedProcessor(SpanProcessor):
     """The SDK's `BatchSpanProcessor`, with a count of the spans that it drops.
 
-    The SDK's queue drops spans without a number that can be read, so this processor refuses a span
-    before that queue is full. `drops` counts those spans and the spans of failed exports.
+    The SDK's queue drops spans and does not report their number. So this processor drops a span itself when
+    that queue would be full. `drops` counts these spans and those of failed exports.
     """
 
     def __init__(self, exporter: SpanExporter, drops: Drops, most: int, batch: int = BATCH) -> None:
@@ -122,7 +122,7 @@ class BoundedProcessor(SpanProcessor):
         )
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Do nothing: spans are exported when they end."""
+        """Do nothing; spans are exported when they end."""
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a sampled span, or count it as dropped if the queue is full."""
@@ -136,7 +136,7 @@ class BoundedProcessor(SpanProcessor):
         self._batches.on_end(span)
 
     def shutdown(self) -> None:
-        """Export the queued spans, then shut the exporter down; waits for both."""
+        """Export the queued spans, then shut the exporter down; wait for both."""
         self._batches.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:

@@ -12,21 +12,21 @@ from opentelemetry.util.types import Attributes
 from antiphon_service.semconv import Metric
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
-"""Pairs of label values, in the order of the labels, and a number."""
+"""Pairs of label values, in the order of the metric's labels, and a number."""
 
 
 MOST_WAITING: Final = 32
 """The number of values that a histogram buffers; recording them takes 0.2 to 0.5 ms.
 
-Histograms that measure the same units record at the same moment.
+Histograms that measure the same units flush at the same moment, so their times add up.
 """
 
 
 class Histogram:
     """A histogram of the SDK that takes label values in the order in which its metric declares them.
 
-    Values are buffered and recorded in batches, at the latest at a collection. A single record among other
-    work costs three times as much as one in a batch, whose code and data are in the processor's caches.
+    Values are buffered and recorded in batches, at the latest at a collection. In a batch the code and data
+    stay in the processor's caches; a single record between other work costs three times as much.
     """
 
     def __init__(self, meter: Meter, metric: Metric) -> None:
@@ -35,7 +35,7 @@ class Histogram:
             metric.name, metric.unit, metric.meaning, explicit_bucket_boundaries_advisory=metric.buckets
         ).record
         self._waiting: deque[tuple[float, Attributes]] = deque()
-        # Callbacks of a reader run before it collects. This instrument has no values, so it is not exported.
+        # A reader runs callbacks before it collects. This instrument has no values, so it is not exported.
         meter.create_observable_gauge(f"{metric.name}.waiting", [self._collected])
 
     def record(self, value: float, *labels: str) -> None:
@@ -83,7 +83,7 @@ def _observer(
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> list[Observation]:
         return [
-            # A member of an enumeration and its text would be two series of one name.
+            # A label value as an enum member and as its text would otherwise become two series of one name.
             Observation(value, dict(zip(metric.labels, map(str, labels), strict=True)))
             for labels, value in read()
         ]

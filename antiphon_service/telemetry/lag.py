@@ -1,4 +1,4 @@
-"""Measure how late an event loop is."""
+"""Measurement of the event loop's lag."""
 
 import asyncio
 from typing import Final
@@ -9,7 +9,7 @@ SAMPLE_S: Final = 0.5
 
 
 async def measure_lag(lag: Histogram) -> None:
-    """Record how late a timer was, in seconds, twice a second until cancelled."""
+    """Record the delay of a timer in seconds, twice a second, until the task is cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + SAMPLE_S

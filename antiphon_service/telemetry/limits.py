@@ -1,6 +1,6 @@
-"""Check the variables that limit spans before the SDK reads them.
+"""A check of the environment variables that limit spans, before the SDK reads them.
 
-The SDK raises ValueError for a bad value while it is imported, so this module imports nothing of it.
+The SDK raises ValueError for a bad value during its import, so this module does not import the SDK.
 """
 
 import os

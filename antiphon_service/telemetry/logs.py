@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Final, TextIO
 
 COLLAPSE_S: Final = 10.0
-"""The seconds in which repeated warnings become one line."""
+"""The seconds within which repeated warnings are collapsed into one line."""
 
 MOST_COLLAPSED: Final = 256
 """The number of different warnings that are tracked at a time; further ones are all written."""
@@ -22,7 +22,7 @@ MOST_COLLAPSED: Final = 256
 
 @dataclass(slots=True)
 class SessionFields:
-    """The fields of a session's log lines. The owner updates them in place as the session goes on."""
+    """The fields of a session's log lines; the session updates them in place."""
 
     session_id: str
     unit: int | None = None
@@ -40,24 +40,24 @@ _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 
 
 def configure(level: str, stream: TextIO = sys.stderr) -> None:
-    """Write the log of this process to `stream`: JSON lines, and text where that is a terminal.
+    """Write the log of this process to `stream`: text on a terminal, otherwise JSON lines.
 
-    `level` is the name of a level in small letters.
+    `level` is the lower-case name of a level, such as `info`.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter() if stream.isatty() else JsonFormatter())
-    handler.addFilter(InSession())
+    handler.addFilter(SessionFilter())
     collapse = Collapse(handler.handle)
     handler.addFilter(collapse)
     atexit.register(collapse.flush)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-class InSession(logging.Filter):
+class SessionFilter(logging.Filter):
     """A filter that adds the session's fields to each record at its creation."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass."""
+        """Add the fields and return True, so that every record passes."""
         session = session_log.get()
         if session is not None:
             for name in _FIELDS:
@@ -67,10 +67,10 @@ class InSession(logging.Filter):
 
 
 class Collapse(logging.Filter):
-    """A filter that writes the first of the warnings that repeat within `seconds`, and then their number.
+    """A filter that passes the first of the warnings that repeat within `seconds`, and counts the others.
 
-    The line with the number is written with the next record of any kind after that time, or by `flush`, and
-    contains `repeated`.
+    A summary line with the count in `repeated` follows: before the next record of any kind after that time,
+    or at `flush`.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class Collapse(logging.Filter):
         return passes
 
     def flush(self) -> None:
-        """Write what is counted so far."""
+        """Write the summaries of the warnings that were counted so far."""
         with self._lock:
             counted = self._take(math.inf)
         for watched in counted:
             self._write(watched.summary())
 
     def _take(self, until: float) -> "list[_Repeated]":
-        """Return the warnings that were first written at `until` or before, and were repeated since."""
+        """Remove the warnings first written at `until` or before; return those that were repeated since."""
         over = [key for key, watched in self._watched.items() if watched.since <= until]
         return [watched for key in over if (watched := self._watched.pop(key)).count]
 
@@ -145,13 +145,13 @@ def _data(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter with one JSON object per line.
+    """A formatter that writes one JSON object per line.
 
-    `ts, level, logger, event`, the session's and the event's fields.
+    Its keys are `ts`, `level`, `logger`, `event`, and the fields of the session and of the event.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without its end."""
+        """Return the line, without a line break at its end."""
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -165,9 +165,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A formatter for people.
+    """A formatter that writes text for people.
 
-    Time, level, logger, event, and the fields except ids that only programs look up.
+    A line has time, level, logger, event and fields; trace and span ids are left out.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -1,6 +1,6 @@
-"""The look of both services' status pages: plain HTML, without scripts and without anything that is loaded.
+"""HTML of both services' status pages: plain, without scripts and without other files.
 
-The caller escapes text of other origin.
+The functions do not escape their arguments, except titles: callers escape text of clients and workers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,11 +33,14 @@ _KINDS: Final = {
     "~": ' class="wide"',
     "#~": ' class="n wide"',
 }
-"""The HTML attributes for the marks of a column."""
+"""The HTML attributes of a cell by the marks of its column."""
 
 
 def page(title: str, state: str, note: str, parts: Iterable[str], *, refreshes: bool = True) -> str:
-    """Return a whole page; `state` and `note` stand beside its title. It reloads itself if it `refreshes`."""
+    """Return a whole page; `state` and `note` are HTML beside its title.
+
+    With `refreshes` the browser reloads it every `REFRESH_S` seconds.
+    """
     again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refreshes else ""
     return "".join(
         (
@@ -78,8 +81,8 @@ def section(title: str, body: str) -> str:
     return f"<section><h2>{title}</h2>{body}</section>"
 
 
-def none(text: str) -> str:
-    """Return the text that replaces an empty part."""
+def placeholder(text: str) -> str:
+    """Return the text that stands in place of an empty part."""
     return f'<p class="none">{text}</p>'
 
 
@@ -94,10 +97,10 @@ def toned(text: str, tone: str) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]], count: int = 0) -> str:
-    """Return a table; its cells are HTML.
+    """Return a table of at most `MOST_ROWS` rows; its cells are HTML.
 
-    After a column's name, `#` marks numbers and `~` a column that a narrow screen leaves out. `count` is the
-    number of rows, where there may be more than are shown.
+    Behind a column's name, `#` marks a column of numbers and `~` a column that a narrow screen hides. `count`
+    is the total number of rows, if there may be more than `MOST_ROWS`.
     """
     kinds = [_KINDS[name[len(name.rstrip("#~")) :]] for name in names]
     head = "".join(f"<th{kind}>{name.rstrip('#~')}" for name, kind in zip(names, kinds, strict=True))

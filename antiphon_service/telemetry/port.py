@@ -1,4 +1,4 @@
-"""An operator's port: plain HTTP for a few pages, separate from the clients' port."""
+"""Common parts of the administration ports: plain HTTP pages, separate from the clients' port."""
 
 import asyncio
 import socket
@@ -6,8 +6,8 @@ from typing import Final
 
 from websockets.asyncio.server import Server
 
-READING: Final = ("GET", "HEAD")
-"""The methods of a page."""
+READ_METHODS: Final = ("GET", "HEAD")
+"""The HTTP methods that every page allows."""
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
@@ -19,13 +19,14 @@ PAGE_POLICY: Final = (
 OPEN_TIMEOUT_S: Final = 5.0
 """The longest time in seconds for a request to arrive."""
 
-NOWHERE: Final = "0.0.0.0"
+UNKNOWN_ADDRESS: Final = "0.0.0.0"
+"""The address of a client whose socket has no peer address, for example a closed one."""
 
 
 def stop_listening(server: asyncio.Server | Server) -> None:
-    """Stop a server from accepting connections, while the accepted ones go on as before.
+    """Stop a server from accepting connections; the accepted ones stay open.
 
-    `Server.close` would reject the connections whose handshake is not over.
+    `Server.close` would also reject connections whose handshake is not complete.
     """
     loop = asyncio.get_running_loop()
     for listener in server.sockets:

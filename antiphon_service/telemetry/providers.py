@@ -1,4 +1,4 @@
-"""OpenTelemetry providers of one process, configured by the variables `OTEL_*`."""
+"""OpenTelemetry providers of one process, configured by the environment variables `OTEL_*`."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ from antiphon_service.telemetry.instruments import observed_counter
 from antiphon_service.telemetry.limits import check_span_limits
 
 FLUSH_S: Final = 3.0
-"""The longest time in seconds that `Telemetry.shutdown` waits for a collector."""
+"""The longest time in seconds that `Telemetry.shutdown` waits for the exporters."""
 
 _SCOPE: Final = "antiphon"
 
@@ -41,8 +41,8 @@ _SCOPE: Final = "antiphon"
 class Telemetry:
     """Tracers and meter of one process; the global providers are never set.
 
-    `tracer` samples as OTEL_TRACES_SAMPLER asks. `always` samples every span: failures, and the spans of
-    sessions that `tracer` has already sampled. Without a trace exporter both are no-ops.
+    `tracer` samples by OTEL_TRACES_SAMPLER. `always` samples every span; it is for failures and for the spans
+    of sessions that `tracer` has already sampled. Without a trace exporter both are no-ops.
     """
 
     tracer: Tracer
@@ -53,11 +53,11 @@ class Telemetry:
     _meters: MeterProvider | None = None
 
     def exposition(self) -> bytes:
-        """Return all metrics in the Prometheus text format; empty if they are not scraped."""
+        """Return all metrics in the Prometheus text format; empty with another metrics exporter."""
         return generate_latest(self._registry)
 
     def shutdown(self) -> None:
-        """Export what is queued, for at most `FLUSH_S` seconds. Never raises."""
+        """Export the queued spans and metrics, for at most `FLUSH_S` seconds. Never raises."""
         ends = [processor.shutdown for processor in self._processors]
         if self._meters is not None:
             ends.append(self._meters.shutdown)
@@ -78,8 +78,8 @@ def start(
     """Create the providers of the process named `service`.
 
     The SDK itself reads span limits and the exporters' endpoint, headers and timeouts from the environment of
-    the process. `span_exporters` get every span as it ends, beside the exporter that `environ` names. Raises
-    `TelemetryError` for a variable with an unusable value.
+    the process. `span_exporters` receive each span when it ends, in addition to the exporter that `environ`
+    names. Raises `TelemetryError` for a variable with an unusable value.
     """
     if _is_true(environ.get("OTEL_SDK_DISABLED", "")):
         nothing = NoOpTracerProvider().get_tracer(_SCOPE)
@@ -102,7 +102,7 @@ def start(
     readers = metric_readers(environ, registry)
     meters = None
     if readers:
-        # No exporter here sends exemplars, and each record would look for one.
+        # No exporter here sends exemplars; with the default filter each record would look for one.
         meters = MeterProvider(
             readers, resource, shutdown_on_exit=False, exemplar_filter=AlwaysOffExemplarFilter()
         )

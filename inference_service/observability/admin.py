@@ -19,12 +19,12 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from antiphon_service.listening import bind_all, where
+from antiphon_service.listening import bind_all, failed_address
 from antiphon_service.telemetry.port import (
     HTML,
     METRICS_TYPE,
     PAGE_POLICY,
-    READING,
+    READ_METHODS,
 )
 from inference_service.errors import ConfigurationError
 
@@ -113,7 +113,7 @@ class Administration:
         if path not in (*OPEN, "/", "/metrics"):
             message = "There is nothing here: see /, /metrics, /healthz and /readyz."
             raise Refused(HTTPStatus.NOT_FOUND, "not_found", message)
-        if method not in READING:
+        if method not in READ_METHODS:
             raise _method_not_allowed()
         if has_body:
             message = "This page takes no body: send the request without one."
@@ -230,8 +230,10 @@ def _problem(code: str, message: str) -> bytes:
 
 
 def _method_not_allowed() -> Refused:
-    message = f"This page takes {' and '.join(READING)} only."
-    return Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=", ".join(READING))
+    message = f"This page takes {' and '.join(READ_METHODS)} only."
+    return Refused(
+        HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=", ".join(READ_METHODS)
+    )
 
 
 def _secret(authorization: str) -> bytes:
@@ -250,8 +252,8 @@ def _secret(authorization: str) -> bytes:
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"Port {port} is in use by another process{where(error)}. "
+            f"Port {port} is in use by another process{failed_address(error)}. "
             "Choose another with --admin-port, or stop it."
         )
-    reason, at = error.strerror or error, where(error) or f" on {host}"
+    reason, at = error.strerror or error, failed_address(error) or f" on {host}"
     return f"Cannot listen{at} port {port}: {reason}. Choose another address with --admin-host."

@@ -59,7 +59,9 @@ def render(view: WorkerView) -> str:
     )
     note = " &middot; ".join(filter(None, facts))
     if not view.slots:
-        return page.page(_TITLE, state, note, [page.section("Slots", page.none("The model is loading."))])
+        return page.page(
+            _TITLE, state, note, [page.section("Slots", page.placeholder("The model is loading."))]
+        )
     states = Counter(slot.state for slot in view.slots)
     slots = page.slots({state: states[state] for state in SlotState}) + _sessions(view.slots)
     parts = (

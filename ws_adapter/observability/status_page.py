@@ -144,7 +144,7 @@ def _leases(status: Status) -> str:
     )
     table = page.table(("slot", "state", "session", "age#", "epoch#~"), rows, len(status.leases))
     title = "Leases of this adapter" if status.adapters else "Leases"
-    return page.section(title, table if status.leases else page.none("No session has a slot."))
+    return page.section(title, table if status.leases else page.placeholder("No session has a slot."))
 
 
 def _queue(status: Status) -> str:
@@ -161,4 +161,4 @@ def _queue(status: Status) -> str:
     table = page.table(
         ("place", "ticket~", "session", "waited#", "to wait, estimated#"), rows, len(status.queue)
     )
-    return page.section("Queue", table if status.queue else page.none("No session waits."))
+    return page.section("Queue", table if status.queue else page.placeholder("No session waits."))

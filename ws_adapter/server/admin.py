@@ -14,7 +14,7 @@ from antiphon_service.telemetry.port import (
     METRICS_TYPE,
     OPEN_TIMEOUT_S,
     PAGE_POLICY,
-    READING,
+    READ_METHODS,
 )
 from antiphon_service.telemetry.providers import Telemetry
 from ws_adapter.access.http.access import Access, Denied
@@ -83,7 +83,7 @@ class Administration:
         key = self._access.identify(request, admin=True, by_password=True)
         if key is None and not caller.is_local:
             raise Denied(Rejection.AUTH, responses.forbidden(_NEEDS_KEYS))
-        allowed = (*READING, "POST") if path == DRAIN else READING
+        allowed = (*READ_METHODS, "POST") if path == DRAIN else READ_METHODS
         if request.method not in allowed:
             return responses.method_not_allowed(*allowed)
         if request.refused_body is not None:

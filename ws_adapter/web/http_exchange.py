@@ -9,7 +9,7 @@ from typing import Final
 from websockets.http11 import Response
 
 from antiphon_service.listening import bind_all
-from antiphon_service.telemetry.port import NOWHERE, stop_listening
+from antiphon_service.telemetry.port import UNKNOWN_ADDRESS, stop_listening
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, RequestReader
 
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -114,7 +114,7 @@ class HttpConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.data_received(data)
         elif (request := self._reader.feed(data)) is not None:
-            peer, *_ = self._transport.get_extra_info("peername") or (NOWHERE,)
+            peer, *_ = self._transport.get_extra_info("peername") or (UNKNOWN_ADDRESS,)
             self._exchange = HttpExchange(
                 self._transport, request, lambda request: self._answer(request, peer)
             )

@@ -10,7 +10,7 @@ from typing import Final
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from antiphon_service.telemetry.port import NOWHERE
+from antiphon_service.telemetry.port import UNKNOWN_ADDRESS
 from ws_adapter.access.keys import Key
 from ws_adapter.access.rate_limit import Allowance
 from ws_adapter.access.rights import ALL_RIGHTS
@@ -103,7 +103,7 @@ class HttpSocket(asyncio.Protocol):
     def peer(self) -> str:
         """The address of the client; that of an unknown one if it left before its connection was accepted."""
         address: tuple[str, ...] | None = self._transport.get_extra_info("peername")
-        return address[0] if address else NOWHERE
+        return address[0] if address else UNKNOWN_ADDRESS
 
     def limit_messages(self, size: int) -> None:
         """Do nothing: the size of the body is known from its head."""

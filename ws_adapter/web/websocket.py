@@ -36,7 +36,7 @@ from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Response
 from websockets.protocol import State
 
-from antiphon_service.telemetry.port import NOWHERE
+from antiphon_service.telemetry.port import UNKNOWN_ADDRESS
 from ws_adapter.access.keys import Key
 from ws_adapter.access.rate_limit import Allowance, Bucket
 from ws_adapter.access.rights import ALL_RIGHTS
@@ -193,9 +193,9 @@ class PublicConnection(ServerConnection):
     def peer(self) -> str:
         """The address that the client connected from, to this adapter or to the one that forwards it."""
         if self._introduction is not None:
-            return self._introduction.client or NOWHERE
+            return self._introduction.client or UNKNOWN_ADDRESS
         # There is none if the client left before its connection was accepted.
-        return self.remote_address[0] if self.remote_address else NOWHERE
+        return self.remote_address[0] if self.remote_address else UNKNOWN_ADDRESS
 
     @property
     def closed_with(self) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.contract import METADATA_TRACEPARENT, Reason
-from antiphon_service.telemetry.logs import InSession, JsonFormatter
+from antiphon_service.telemetry.logs import JsonFormatter, SessionFilter
 from inference_service.interface.engine import SessionFailed
 from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import ids, new_context
@@ -39,7 +39,7 @@ def log() -> Iterator[Log]:
     found, logger = Log(), logging.getLogger("inference_service")
     handler = logging.StreamHandler(found.stream)
     handler.setFormatter(JsonFormatter())
-    handler.addFilter(InSession())
+    handler.addFilter(SessionFilter())
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

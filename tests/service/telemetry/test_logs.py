@@ -12,9 +12,9 @@ import pytest
 from antiphon_service.telemetry.logs import (
     MOST_COLLAPSED,
     Collapse,
-    InSession,
     JsonFormatter,
     SessionFields,
+    SessionFilter,
     TextFormatter,
     configure,
     session_log,
@@ -37,7 +37,7 @@ class Log:
         self.logger = logging.Logger("there")
         handler = logging.StreamHandler(self.stream)
         handler.setFormatter(formatter or JsonFormatter())
-        handler.addFilter(InSession())
+        handler.addFilter(SessionFilter())
         handler.addFilter(Collapse(handler.handle, seconds, lambda: self.now))
         self.logger.addHandler(handler)
 

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 import antiphon
 from antiphon_service import semconv
-from antiphon_service.telemetry.logs import InSession, JsonFormatter
+from antiphon_service.telemetry.logs import JsonFormatter, SessionFilter
 from antiphon_service.telemetry.providers import start
 from tests.support.scripted_engine import (
     EVERYTHING,
@@ -529,7 +529,7 @@ async def test_lines_of_a_session_carry_its_ids(caplog: pytest.LogCaptureFixture
     caplog.set_level("INFO", "ws_adapter")
     lines: list[Any] = []
     handler = logging.StreamHandler(io.StringIO())
-    handler.addFilter(InSession())
+    handler.addFilter(SessionFilter())
     handler.setFormatter(JsonFormatter())
     handler.emit = lambda record: lines.append(json.loads(handler.format(record)))  # type: ignore[method-assign]
     logging.getLogger("ws_adapter").addHandler(handler)

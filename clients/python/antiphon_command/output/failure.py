@@ -15,7 +15,7 @@ from antiphon.errors import (
     QueueFull,
     VideoError,
 )
-from antiphon_service.listening import where
+from antiphon_service.listening import failed_address
 
 
 class ExitCode(IntEnum):
@@ -90,13 +90,13 @@ def bind_failure(error: OSError, host: str, port: int, option: str) -> Failure:
     match error.errno:
         case errno.EADDRINUSE:
             text = (
-                f"Port {port} is in use by another process{where(error)}. "
+                f"Port {port} is in use by another process{failed_address(error)}. "
                 f"Choose another with {option}, or stop it."
             )
         case errno.EACCES:
             text = f"Port {port} is reserved for the administrator. Choose one above 1023 with {option}."
         case _:
-            at = where(error) or f" on {host}"
+            at = failed_address(error) or f" on {host}"
             text = f"Cannot listen{at}: {error.strerror}. Name an address of this machine with --host."
     return Failure(text, ExitCode.USAGE)
 

@@ -1,1 +1,1 @@
-"""Training of small models of a domain, `antiphon-mini` among them: data, training and evaluation."""
+"""Training of small models for a domain, such as `antiphon-mini`: data, stages and evaluation."""

@@ -1,7 +1,7 @@
-"""A short evaluation of a trained model: sentences and voices that training never had.
+"""A short evaluation of a trained model, with held-out sentences and voices.
 
-`benchmarks/quality` measures the shipped model in depth, as a client of its worker; this plays one question
-a session to the engine itself.
+Each session plays one question, directly to the engine. `benchmarks/quality` measures the shipped model in
+depth, as a client of its worker.
 """
 
 import queue
@@ -34,15 +34,15 @@ from inference_service.options import WorkerOptions
 
 SEED: Final = 7_102_027
 _LEAD_S: Final = (3.2, 4.5)
-"""Silence before a question: the first three units are forced to listen."""
+"""The range of seconds of silence before a question; in the first three units listening is forced."""
 _NOISE_DB: Final = (25.0, 45.0)
-"""Speech above noise."""
-_PATIENCE_S: Final = 120.0
+"""The range of the level of speech above noise, in dB."""
+_EVENT_TIMEOUT_S: Final = 120.0
 
 
 @dataclass
 class Tally:
-    """Questions of an intent, and how many of them were answered rightly, and in the right second."""
+    """The counts of an intent: questions, right answers, and answers in the right second."""
 
     asked: int = 0
     right: int = 0
@@ -57,31 +57,31 @@ class Tally:
 
 @dataclass
 class Report:
-    """Tallies by intent; as text, a table."""
+    """The counts of all intents; its text is a table."""
 
     tallies: dict[str, Tally] = field(default_factory=dict)
 
     @property
     def total(self) -> Tally:
-        """All intents together."""
+        """The sums over all intents."""
         found = self.tallies.values()
         return Tally(sum(t.asked for t in found), sum(t.right for t in found), sum(t.on_time for t in found))
 
     def __str__(self) -> str:
-        width = max(map(len, [*self.tallies, "together"]))
-        lines = ["", "Sentences and voices that training never had:", f"{'':{width}}  asked  right  on time"]
-        for name, tally in [*self.tallies.items(), ("together", self.total)]:
+        width = max(map(len, [*self.tallies, "total"]))
+        lines = ["", "Held-out sentences and voices:", f"{'':{width}}  asked  right  on time"]
+        for name, tally in [*self.tallies.items(), ("total", self.total)]:
             shares = f"{tally.right / tally.asked:5.2f}  {tally.on_time / tally.asked:7.2f}"
             lines.append(f"{name:{width}}  {tally.asked:5d}  {shares}")
         return "\n".join(lines)
 
 
 def evaluate(domain: Domain, folder: Path, questions: int) -> Report:
-    """Ask the model of a checkpoint folder so many questions, uniformly over the domain's intents."""
+    """Ask the model of a checkpoint folder `questions` questions, uniformly over the domain's intents."""
     rng = random.Random(SEED)
     intents = [intent for _ in range(-(-questions // len(domain.intents))) for intent in domain.intents]
     report = Report({intent: Tally() for intent in domain.intents[:questions]})
-    engine = load_engine(WorkerOptions(model=str(folder), slots=1), _deliver, _die)
+    engine = load_engine(WorkerOptions(model=str(folder), slots=1), _deliver, _fail)
     try:
         for intent in tqdm(intents[:questions], desc="evaluation", disable=None):
             exchange = domain.draw(rng, Split.HELD_OUT, intent)
@@ -94,7 +94,7 @@ def evaluate(domain: Domain, folder: Path, questions: int) -> Report:
 
 
 def _units(rng: random.Random, question: str, answer_units: int) -> tuple[NDArray[np.float32], int]:
-    """Return a question's session, float32 [units, 16000], and the unit in which the answer should begin."""
+    """Return the audio of a session, float32 [units, 16000], and the unit in which the answer must begin."""
     voice = held_out_voice(rng).say(question)
     begin = round(rng.uniform(*_LEAD_S) * SAMPLE_RATE)
     onset = onset_unit(-(-(begin + len(voice)) * FRAMES // SAMPLE_RATE))
@@ -106,7 +106,7 @@ def _units(rng: random.Random, question: str, answer_units: int) -> tuple[NDArra
 
 
 def converse(engine: Engine, units: NDArray[np.float32]) -> tuple[str, int | None]:
-    """Play a session of units [units, samples]; return all that is said, and the unit in which it begins.
+    """Play a session of units [units, samples]; return the answer's text and the unit in which it begins.
 
     Raises RuntimeError if the session fails.
     """
@@ -123,7 +123,7 @@ def converse(engine: Engine, units: NDArray[np.float32]) -> tuple[str, int | Non
         session.generate(number, False, NO_OVERRIDES)
         session.finalize(number)
     words, first = [], None
-    while not isinstance(event := events.get(timeout=_PATIENCE_S), Closed):
+    while not isinstance(event := events.get(timeout=_EVENT_TIMEOUT_S), Closed):
         match event:
             case Piece(unit, text) if text.strip():
                 words.append(text)
@@ -140,5 +140,5 @@ def _deliver(batch: list[tuple[Sink, Sequence[Event]]]) -> None:
         sink(events)
 
 
-def _die(message: str) -> None:
+def _fail(message: str) -> None:
     raise RuntimeError(message)

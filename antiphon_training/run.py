@@ -1,7 +1,7 @@
 """The whole recipe of a model, from its domain to a checkpoint: `antiphon train`.
 
-Each stage leaves one file in the work folder; a stage whose file is there is skipped, a stage that was
-cut off goes on from its last save. Needs flite and espeak-ng (`apt-get install flite espeak-ng`).
+Each stage writes one file into the work folder. A stage whose file exists is skipped; an interrupted stage
+resumes from its last save. Needs flite and espeak-ng (`apt-get install flite espeak-ng`).
 """
 
 import fcntl
@@ -30,23 +30,27 @@ from antiphon_training.stages import (
 )
 
 QUESTIONS: Final = 2_500
-"""Spoken questions about pictures, in a corpus of their own."""
+"""The number of spoken questions about pictures, which have a corpus of their own."""
 PICTURES: Final = 20_000
+"""The number of training pictures."""
 PROGRAMS: Final = ("espeak-ng", "flite")
 """The speech synthesisers that must be installed."""
 _DOMAIN: Final = "domain.txt"
 
 Make = Callable[[Path, bool], None]
-"""Makes a stage's file; the flag says whether a cut-off run has left a part of it there."""
+"""A function that makes a stage's file; the flag says whether an interrupted run left a part of it."""
 
 
 class WorkFolderError(Exception):
-    """The work folder cannot be used for this training."""
+    """The error for a work folder that cannot be used for this training."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Wall time of each trained stage in seconds, on one core: shares of a domain's total."""
+    """The wall time of each trained stage in seconds, on one core.
+
+    The defaults are shares, which `of` scales to the time of a domain.
+    """
 
     ear: float = 1_020
     joint: float = 3_300
@@ -61,7 +65,10 @@ class Budget:
 
     @classmethod
     def of(cls, domain: Domain, scale: float = 1.0) -> "Budget":
-        """Return `scale` times the domain's minutes; without an eye, its time goes to the other stages."""
+        """Return `scale` times the domain's minutes.
+
+        Without a vision encoder its time goes to the other stages.
+        """
         shares = cls() if domain.looking else cls(eye=0, looking=0, seeing=0)
         factor = domain.minutes * 60 * scale / sum(asdict(shares).values())
         return replace(shares, **{stage: share * factor for stage, share in asdict(shares).items()})
@@ -69,7 +76,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The stages in order, over one work folder."""
+    """The stages of a domain's training in order, with their files in one work folder."""
 
     domain: Domain
     work: Path
@@ -79,11 +86,11 @@ class Recipe:
 
     @property
     def batch(self) -> int:
-        """Spoken sessions of a training step: fewer where there is hardly anything to say in them."""
+        """The number of spoken sessions in a training step; fewer for a small corpus."""
         return max(2, min(12, self.utterances // 20))
 
     def file(self, name: str) -> Path:
-        """Return a file of the work folder."""
+        """Return the path of a file in the work folder."""
         return self.work / name
 
     def run(self, out: Path) -> None:
@@ -92,8 +99,8 @@ class Recipe:
         Raises WorkFolderError if the work folder is of another domain, or another process is training there.
         """
         self.work.mkdir(parents=True, exist_ok=True)
-        with self._alone():
-            self._claim()
+        with self._locked():
+            self._check_domain()
             stages = self._stages()
             for number, (name, make) in enumerate(stages, 1):
                 self._run(f"[{number}/{len(stages)}] {name}", self.file(name), make)
@@ -106,33 +113,33 @@ class Recipe:
             export.export(self.domain, *files, out)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the work folder for this process."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the work folder for this process."""
         with open(self.file("lock"), "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise WorkFolderError(
-                    f"Another process is training in {self.work}. Wait for its end, or name another folder "
+                    f"Another process is training in {self.work}. Wait until it ends, or name another folder "
                     "with --work."
                 ) from None
             yield
 
-    def _claim(self) -> None:
-        """Write down whose files the work folder holds."""
+    def _check_domain(self) -> None:
+        """Store the domain's fingerprint in the work folder, or compare it with the stored one."""
         mark, fingerprint = self.file(_DOMAIN), self.domain.fingerprint()
         if not mark.exists():
             mark.write_text(fingerprint)
         elif mark.read_text() != fingerprint:
             raise WorkFolderError(
-                f"{self.work} holds the work of another domain, or of this one before it was changed. "
+                f"{self.work} holds files of another domain, or of another version of this one. "
                 "Remove the folder, or name another with --work."
             )
 
     def _run(self, title: str, out: Path, make: Make) -> None:
         """Run a stage unless its file exists; the file appears only when complete."""
         if out.exists():
-            print(f"{title}: there already", flush=True)
+            print(f"{title}: exists already", flush=True)
             return
         print(title, flush=True)
         part = out.with_name("part-" + out.name)
@@ -142,7 +149,7 @@ class Recipe:
         print(f"{title}: {time.monotonic() - begin:.0f} s", flush=True)
 
     def _stages(self) -> list[tuple[str, Make]]:
-        """Return the file of each stage, and what makes it."""
+        """Return the file of each stage, and the function that makes it."""
         domain = self.domain
         hearing: list[tuple[str, Make]] = [
             ("tokenizer", lambda part, _: vocabulary.build(domain, part)),
@@ -168,8 +175,8 @@ class Recipe:
         ]
         return [*hearing, *(seeing if domain.looking else ()), *speaking]
 
-    def _if_it_sees(self, name: str) -> Path | None:
-        """Return a file of the work folder; None for a model without an eye."""
+    def _vision_file(self, name: str) -> Path | None:
+        """Return the path of a file in the work folder; None for a model without a vision encoder."""
         return self.file(name) if self.domain.looking else None
 
     def _hear(self, part: Path, resume: bool) -> None:
@@ -180,7 +187,7 @@ class Recipe:
         joint.train(self.domain, *files, part, self.budget.joint, resume, batch=self.batch)
 
     def _refine(self, part: Path, resume: bool) -> None:
-        """Train a second, gentler round in which the ear learns from the start."""
+        """Train a second round at half the learning rate, with the audio encoder from the start."""
         if not resume:
             rounds.copy(self.file("joint.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -190,7 +197,10 @@ class Recipe:
         )  # fmt: skip
 
     def _sharpen(self, part: Path, resume: bool) -> None:
-        """Train a last round without label smoothing: wrong tokens must stay unlikely under the penalties."""
+        """Train a round without label smoothing.
+
+        Wrong tokens must stay unlikely under the length and repetition penalties of decoding.
+        """
         if not resume:
             rounds.copy(self.file("refined.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -203,7 +213,7 @@ class Recipe:
         corpus.build(self.domain, part, QUESTIONS, self.processes, corpus.VISION_SEED, self.domain.looking)
 
     def _look(self, part: Path, resume: bool) -> None:
-        """Teach the language model to look: short sequences, mostly about pictures; the ear stands still."""
+        """Train on short sequences, mostly about pictures, with the audio encoder frozen."""
         if not resume:
             heard = torch.load(self.file("sharpened.pt"), weights_only=True)
             rounds.save(heard | torch.load(self.file("eye.pt"), weights_only=True), part)
@@ -214,22 +224,22 @@ class Recipe:
         )  # fmt: skip
 
     def _see(self, part: Path, resume: bool) -> None:
-        """Train sessions of all intents, some with a camera; the ear still stands still."""
+        """Train on sessions of all intents, some with a camera; the audio encoder stays frozen."""
         if not resume:
             rounds.copy(self.file("looking.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
         joint.train(
             self.domain, *files, part, self.budget.seeing, True, frozen_share=1.0, peak=5e-4,
             batch=self.batch, seed=6, smoothing=0.0, lesson=joint.SEEING_LESSON,
-            questions=self._if_it_sees("questions.npz"), pictures=self._if_it_sees("pictures.npz"),
+            questions=self._vision_file("questions.npz"), pictures=self._vision_file("pictures.npz"),
         )  # fmt: skip
 
     def _word_ends(self, part: Path, _: bool) -> None:
-        spoken = [file for file in (self.file("corpus.npz"), self._if_it_sees("questions.npz")) if file]
+        spoken = [file for file in (self.file("corpus.npz"), self._vision_file("questions.npz")) if file]
         alignment.build(spoken, self.file("ear.pt"), part, self.budget.word_ends)
 
     def _take_turns(self, part: Path, resume: bool) -> None:
-        """Train chats and transcriptions beside sessions of all kinds; ear and eye stand still."""
+        """Train on chats and transcriptions in addition to sessions, with both encoders frozen."""
         if not resume:
             rounds.copy(self.file("seeing.pt" if self.domain.looking else "sharpened.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -237,7 +247,7 @@ class Recipe:
             self.domain, *files, part, self.budget.turns, True, frozen_share=1.0, peak=5e-4,
             batch=self.batch, seed=11, smoothing=0.0, word_ends=self.file("word_ends.npz"),
             lesson=joint.TURNS_LESSON, eye_learns=False,
-            questions=self._if_it_sees("questions.npz"), pictures=self._if_it_sees("pictures.npz"),
+            questions=self._vision_file("questions.npz"), pictures=self._vision_file("pictures.npz"),
         )  # fmt: skip
 
     def _speech(self, part: Path, resume: bool) -> None:

@@ -1,1 +1,1 @@
-"""The training data of a domain, drawn and synthesised from a recipe."""
+"""The training data of a domain, drawn at random and synthesised."""

@@ -1,4 +1,4 @@
-"""The model's own voice, taken apart: envelope, pitch and voicing of speech at 100 frames per second."""
+"""Acoustic analysis of the model's own voice: envelope, pitch and voicing at 100 frames per second."""
 
 import numpy as np
 import torch
@@ -17,7 +17,10 @@ _SILENCE = 1e-6
 
 
 def pitch_track(pcm: NDArray[np.float32]) -> tuple[Array, NDArray[np.bool_]]:
-    """Pitch in Hz and voicing of each 10 ms frame, by normalised autocorrelation and a smooth path."""
+    """Return pitch in Hz and voicing of each 10 ms frame of 16 kHz speech.
+
+    Pitch is the smoothest path through the peaks of the normalised autocorrelation.
+    """
     frames = len(pcm) // _HOP
     padded = np.pad(pcm.astype(np.float64), (_SPAN // 2, _SPAN + _HOP))
     windows = np.lib.stride_tricks.sliding_window_view(padded, _SPAN)[::_HOP][:frames]
@@ -47,9 +50,9 @@ def pitch_track(pcm: NDArray[np.float32]) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def envelope(pcm: NDArray[np.float32], hertz: Array, voiced: NDArray[np.bool_], bands: int) -> Array:
-    """Log power per band [frames, bands], without the harmonics of the pitch.
+    """Return log power per band [frames, bands], without the harmonics of the pitch.
 
-    Windows are three periods long, and power is averaged over boxes of two thirds of the pitch.
+    Windows are three pitch periods long. The power of a band is averaged over two thirds of the pitch in Hz.
     """
     padded = np.pad(pcm.astype(np.float64), (_FFT, _FFT))
     centres = band_hertz(bands).numpy()
@@ -72,7 +75,7 @@ def envelope(pcm: NDArray[np.float32], hertz: Array, voiced: NDArray[np.bool_], 
 
 
 def analyse(pcm: NDArray[np.float32], bands: int) -> NDArray[np.float32]:
-    """Acoustic frames [frames, bands + 2] of 16 kHz speech: log power, log pitch, +1 or -1 for voicing."""
+    """Return acoustic frames [frames, bands + 2] of 16 kHz speech: log power, log pitch, voicing (+1, -1)."""
     hertz, voiced = pitch_track(pcm)
     power = envelope(pcm, hertz, voiced, bands)
     known = np.where(voiced)[0]
@@ -81,14 +84,14 @@ def analyse(pcm: NDArray[np.float32], bands: int) -> NDArray[np.float32]:
 
 
 def silence(frames: int, bands: int, pitch: float) -> NDArray[np.float32]:
-    """Acoustic frames of silence that keep the last pitch."""
+    """Return acoustic frames [frames, bands + 2] of silence with the log pitch `pitch`."""
     row = np.full(bands + 2, np.log(_SILENCE), np.float32)
     row[bands], row[bands + 1] = pitch, -1.0
     return np.tile(row, (frames, 1))
 
 
 def resample_frames(frames: NDArray[np.float32], length: int) -> NDArray[np.float32]:
-    """Return the same sounds in `length` frames."""
+    """Stretch or squeeze acoustic frames to `length` frames."""
     positions = torch.linspace(0, len(frames) - 1, length).numpy()
     low = positions.astype(np.int64)
     part = (positions - low)[:, None].astype(np.float32)

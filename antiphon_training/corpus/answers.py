@@ -1,4 +1,4 @@
-"""Spoken replies in the model's own voice, cut into the units in which they are said."""
+"""Spoken replies in the model's own voice, cut into units of one second."""
 
 import subprocess
 from dataclasses import dataclass
@@ -17,14 +17,18 @@ from inference_service.models.pacing import chunks
 
 UNIT_FRAMES = 100
 _LEAD = 3
+"""Frames that the first unit keeps in addition before the first word."""
 _SLOWEST = 1.4
+"""The largest factor by which a chunk is stretched to fill its unit."""
 _LAST_SLOWER = 1.15
+"""The factor by which the last chunk is stretched."""
 _CLOSING = 8
+"""Frames that the last unit keeps behind the last word."""
 
 
 @dataclass(frozen=True)
 class SpokenReply:
-    """Words and acoustic frames [frames, bands + 2] of each unit; every unit but the last has 100 frames."""
+    """The words and acoustic frames [frames, bands + 2] of each unit; all but the last have 100 frames."""
 
     words: list[list[str]]
     frames: list[NDArray[np.float32]]
@@ -46,9 +50,9 @@ def _flite(voice: str, text: str, show: str, out: str = "none") -> str:
 
 
 def word_ends(voice: str, reply: str, segments: str) -> list[float]:
-    """End of each word in seconds, from flite's list of phones with their end times.
+    """Return the end of each word in seconds, from flite's list of phones with their end times.
 
-    Words by themselves may have other phones than in a sentence; their ends are then shifted in proportion.
+    A word alone may have another number of phones than in the sentence; its end is then scaled in proportion.
     """
     ends = [float(end) for name, end in (item.split(":") for item in segments.split()) if name != "pau"]
     last = np.cumsum([_phones(voice, word) for word in reply.split()])
@@ -56,7 +60,7 @@ def word_ends(voice: str, reply: str, segments: str) -> list[float]:
 
 
 def speak(voice: str, reply: str, wav: Path) -> SpokenReply:
-    """Synthesise a reply and fits each chunk of words into its unit."""
+    """Synthesise a reply and fit each chunk of words into its unit; `wav` is a scratch file."""
     ends = word_ends(voice, reply, _flite(voice, reply, "-psdur", str(wav)))
     pcm, rate = read_wav(wav)
     assert rate == SAMPLE_RATE
@@ -77,7 +81,7 @@ def speak(voice: str, reply: str, wav: Path) -> SpokenReply:
 
 
 def _fit(part: NDArray[np.float32], last: bool) -> NDArray[np.float32]:
-    """Stretch or squeezes a chunk to one unit; the last one of a reply may stay shorter."""
+    """Stretch or squeeze a chunk to one unit; the last one of a reply may stay shorter."""
     if last:
         length = min(UNIT_FRAMES, round(len(part) * _LAST_SLOWER))
         target = -(-length // VOCODER.frames_per_code) * VOCODER.frames_per_code
@@ -88,7 +92,7 @@ def _fit(part: NDArray[np.float32], last: bool) -> NDArray[np.float32]:
 
 
 def build(domain: Domain, out: Path) -> None:
-    """Write the spoken replies of a domain to `out` (.npz)."""
+    """Synthesise the spoken replies of a domain into `out` (.npz)."""
     out.parent.mkdir(parents=True, exist_ok=True)
     wav = out.with_suffix(".wav")
     texts, lengths, frames = [], [], []

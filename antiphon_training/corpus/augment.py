@@ -1,7 +1,7 @@
 """Variation of speech and noise, applied to mel power at 100 frames per second.
 
-Working on features instead of waveforms makes a training step cheap: warping the band axis stands
-for another vocal tract, smoothing along time for reverberation, a slope over bands for a microphone.
+Features are cheaper to vary than waveforms. A warped band axis simulates another vocal tract, smoothing along
+time simulates reverberation, and a slope over bands simulates a microphone.
 """
 
 import random
@@ -24,12 +24,12 @@ def _resample(power: Power, positions: NDArray[np.floating], axis: int) -> Power
 
 
 def resample(power: Power, places: NDArray[np.floating]) -> Power:
-    """Return mel power [len(places), 80] at `places` of the whole, from 0 to 1."""
+    """Return mel power [len(places), 80] at `places`, which are positions from 0 (begin) to 1 (end)."""
     return _resample(power, places * (len(power) - 1), 0)
 
 
 class Augmenter:
-    """Random variation with one seed; every method returns a new array."""
+    """A source of random variations from one seed; every method returns a new array."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -37,7 +37,10 @@ class Augmenter:
         self._grain = self.noise_rng.gamma(2.0, 0.5, (_NOISE_FRAMES, BANDS)).astype(np.float32)
 
     def speech(self, power: Power) -> Power:
-        """Another speaker, tempo, room, microphone and distance for one utterance [frames, 80]."""
+        """Vary one utterance [frames, 80]: speaker, tempo, room, microphone and distance.
+
+        The number of frames changes with the tempo.
+        """
         rng = self.rng
         frames = max(8, int(len(power) / rng.uniform(0.82, 1.22)))
         power = _resample(power, np.linspace(0, len(power) - 1, frames), 0)
@@ -49,7 +52,7 @@ class Augmenter:
         return np.asarray(power * np.float32(10 ** rng.uniform(-2.4, 0.5)), dtype=np.float32)
 
     def strange(self, power: Power) -> Power:
-        """Return an utterance [frames, 80] that the ear cannot make out: bands and frames in other places."""
+        """Distort an utterance [frames, 80] beyond recognition, by a random warp of bands and of time."""
         rng = self.rng
         bend = np.cumsum(np.exp(self.noise_rng.standard_normal(BANDS) * 0.6))
         power = _resample(power, bend / bend[-1] * (BANDS - 1) * rng.uniform(0.6, 1.0), 1)
@@ -72,7 +75,7 @@ class Augmenter:
         return np.asarray(power * (1 - wet) + (windows @ kernel[::-1]) * wet)
 
     def _steady(self, frames: int) -> Power:
-        """Coloured noise of mean 1, sometimes swelling and fading."""
+        """Return coloured noise [frames, 80] of mean 1, in two of five cases with a varying level."""
         start = self.rng.randrange(_NOISE_FRAMES - frames) if frames < _NOISE_FRAMES else 0
         noise = self._grain[start : start + frames] * self._slope(6, 0.7)
         if self.rng.random() < 0.4:
@@ -82,7 +85,7 @@ class Augmenter:
         return np.asarray(noise / noise.mean(), dtype=np.float32)
 
     def _events(self, frames: int) -> Power:
-        """Knock, beeps and held tones: short or narrow sounds that are not speech."""
+        """Return knocks, beeps and tones [frames, 80]: short or narrow sounds that are not speech."""
         sound = np.zeros((frames, BANDS), np.float32)
         for _ in range(max(1, frames // 150)):
             at, band = self.rng.randrange(frames), self.rng.randrange(4, BANDS - 4)
@@ -97,7 +100,7 @@ class Augmenter:
         return np.asarray(sound / max(1e-6, float(sound.mean())) * self.rng.uniform(0.1, 1), dtype=np.float32)
 
     def noise(self, frames: int, reference: float) -> Power:
-        """Background for speech of mean power `reference`: 3 to 50 dB below it, [frames, 80]."""
+        """Return background noise [frames, 80], 3 to 70 dB below speech of mean power `reference`."""
         rng = self.rng
         level = rng.choice(
             [rng.uniform(3, 15), rng.uniform(10, 35), rng.uniform(25, 50), rng.uniform(30, 70)]

@@ -1,4 +1,4 @@
-"""The camera of a composed session: which pictures come with which unit, and what the newest one shows."""
+"""The simulated camera of a composed session: the pictures of each unit, and the scene in the newest one."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ Pixels = NDArray[np.uint8]
 
 
 class Camera:
-    """Grows unit by unit; the same generator gives the same pictures.
+    """The camera of one session, extended unit by unit; the same generator gives the same pictures.
 
-    A session has no camera at all, one picture in every unit, pictures in some units, or bursts of them; it
-    may begin late or end early. `unfilmed` is the share of sessions without any. `seen` is what the newest
-    picture shows, and nothing before the first.
+    A session has no camera at all, one picture in every unit, pictures in some units, or bursts of them. The
+    camera may start late or stop early. `unfilmed` is the share of sessions without a camera. `seen` is the
+    scene in the newest picture, and `NOTHING` before the first.
     """
 
     def __init__(self, rng: np.random.Generator, album: PictureSet | None, unfilmed: float) -> None:
@@ -44,7 +44,7 @@ class Camera:
         return self._off > 0
 
     def advance(self, units: int, still: bool = False) -> None:
-        """Film until there are `units` units; a scene that is `still` does not change meanwhile."""
+        """Add pictures until there are `units` units; with `still` the scene does not change meanwhile."""
         while len(self.units) < units:
             number = len(self.units)
             filmed: list[Pixels] = []

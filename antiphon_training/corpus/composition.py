@@ -1,8 +1,8 @@
 """Conversations in the per-unit protocol, composed from spoken sentences, silence and noise.
 
-A reply begins in the first unit that holds at least 0.3 s after the end of the question. Units that
-the client forces to listen carry no lesson; a reply that falls into them begins in the first free one.
-A reply to a question about the picture is about the newest one when the reply begins.
+A reply begins in the first unit that holds at least 0.3 s after the end of the question. Units in which the
+client forces the model to listen are no training targets; a reply that would begin there begins in the next
+free unit. A reply about a picture describes the newest picture when the reply begins.
 """
 
 import math
@@ -21,13 +21,17 @@ from inference_service.media.mel import BANDS, log_mel
 from inference_service.models.pacing import chunks
 
 FRAMES = 100
-"""Mel frames of one unit."""
+"""The number of mel frames in one unit."""
 TAIL = 30
 """Frames of silence after a question before the model may answer."""
 TAUGHT_FORCED_LISTENS = 3
+"""The number of units at the beginning of a session in which the client may force the model to listen."""
 
 RECOGNISED_SHARES = (0.0, 0.0, 0.75, 0.95)
-"""Shares of a session's utterances whose words the recogniser tells: none where there is no recogniser."""
+"""The shares of utterances, drawn for a session, whose words the recogniser adds to the context.
+
+0 stands for a model without a recogniser.
+"""
 
 LISTEN = "<|listen|>"
 SPEAK = "<|speak|>"
@@ -37,7 +41,7 @@ CHUNK_END = "<|chunk_eos|>"
 
 @dataclass
 class UnitPlan:
-    """The model's decision in one unit; `taught` is False where the client decided for it."""
+    """The model's decision in one unit; `taught` is False for a unit in which the client decides."""
 
     tokens: list[str] = field(default_factory=lambda: [LISTEN])
     taught: bool = True
@@ -48,7 +52,7 @@ class UnitPlan:
 
 @dataclass
 class Conversation:
-    """Log-mel [100 * units, 80] and the plan of each unit."""
+    """A spoken session: log-mel [100 * units, 80], the plan of each unit, and the exchanges in it."""
 
     mel: NDArray[np.float32]
     units: list[UnitPlan]
@@ -66,7 +70,7 @@ def reply_plans(reply: str) -> list[UnitPlan]:
 
 
 class Composer:
-    """A composer of conversations from a corpus, with camera pictures from an album.
+    """A composer of conversations from a corpus, with camera pictures from the set `album`.
 
     The same augmenter seed gives the same conversations.
     """
@@ -106,10 +110,10 @@ class Composer:
         last = forced
         silent = rng.random() < 0.08
         recognised: dict[int, list[str]] = {}
-        attention = rng.choice(RECOGNISED_SHARES)
+        recognised_share = rng.choice(RECOGNISED_SHARES)
         while not silent and at < target_units * FRAMES:
             utterance = rng.choices(self._corpus, cum_weights=self._weights)[0]
-            is_recognised = self._is_recognised(utterance, attention)
+            is_recognised = self._is_recognised(utterance, recognised_share)
             exchange = utterance.exchange
             if is_recognised:
                 exchange = self._domain.recognised(exchange, rng)
@@ -128,7 +132,7 @@ class Composer:
             if exchange.intent == self._domain.looking:
                 exchange = replace(exchange, reply=camera.seen.reply)
             exchanges.append(exchange)
-            words = recognised if rng.random() < attention else None
+            words = recognised if rng.random() < recognised_share else None
             last = self._answer(exchange.reply, unit, plans, spoken, words)
             camera.advance(last + 1, still=rng.random() < 0.85)
             at = (last + 1) * FRAMES + self._gap()
@@ -140,13 +144,17 @@ class Composer:
         ]
         return Conversation(self._mix(units * FRAMES, spoken), planned, exchanges)
 
-    def _is_recognised(self, utterance: Utterance, attention: float) -> bool:
-        """Return whether the recogniser writes an utterance down; it never does so outside the domain."""
+    def _is_recognised(self, utterance: Utterance, recognised_share: float) -> bool:
+        """Draw whether the recogniser finds the words of an utterance; it finds none outside the domain."""
         outside = utterance.exchange.intent == self._domain.out_of_domain
-        return not outside and self._a.rng.random() < attention
+        return not outside and self._a.rng.random() < recognised_share
 
     def _heard(self, utterance: Utterance, is_recognised: bool) -> Power:
-        """Return an utterance as it arrives; one that is recognised may be beyond the ear, as people are."""
+        """Return the mel power of an utterance as the model receives it.
+
+        For a recognised utterance it may be distorted beyond recognition, or be that of another utterance. So
+        the model learns to trust the recognised words, as it must for real voices.
+        """
         rng = self._a.rng
         speech = self._a.speech(utterance.power)
         kind = rng.random()
@@ -161,9 +169,9 @@ class Composer:
         self, reply: str, unit: int, plans: dict[int, UnitPlan], spoken: list[tuple[int, Power]],
         recognised: dict[int, list[str]] | None,
     ) -> int:  # fmt: skip
-        """Plan the reply from `unit` on, perhaps cut short, and return its last unit.
+        """Plan the reply from `unit` on, perhaps with an interruption, and return its last unit.
 
-        The words of an interruption are put into `recognised`, if that is given.
+        The words of an interruption are added to `recognised`, if it is given.
         """
         rng = self._a.rng
         speaking = reply_plans(reply)

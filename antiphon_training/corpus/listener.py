@@ -1,4 +1,4 @@
-"""An independent listener for the model's voice: pocketsphinx with a grammar that holds every reply."""
+"""An independent recogniser of the model's voice: pocketsphinx with a grammar of every reply."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class Listener:
         self._decoder.activate_search("replies")
 
     def hear(self, speech: NDArray[np.float32]) -> str:
-        """Return the words of one reply; empty if nothing of the grammar fits."""
+        """Return the words of one reply, float32 speech at 24 kHz; empty if no reply of the grammar fits."""
         sound = np.concatenate([np.zeros(3200), resample_poly(speech, 2, 3), np.zeros(4800)])
         sound = sound + np.random.default_rng(0).normal(0, 20 / 32768, len(sound))
         self._decoder.start_utt()

@@ -1,4 +1,4 @@
-"""Pictures of coloured shapes, as a camera in a room might see them, and of no shape at all."""
+"""Pictures of coloured shapes, as a camera in a room might take them, and pictures without a shape."""
 
 import io
 from concurrent.futures import ProcessPoolExecutor
@@ -29,14 +29,14 @@ Colour = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scene:
-    """The content of a picture: one shape, or nothing that has a name here."""
+    """The content of a picture: one shape in a colour, or no shape."""
 
     colour: str = ""
     shape: str = ""
 
     @property
     def reply(self) -> str:
-        """The answer to a question about it."""
+        """The answer to a question about the scene."""
         return seen_reply(self.colour, self.shape) if self.shape else NOTHING_SEEN_REPLY
 
 
@@ -45,18 +45,18 @@ SCENES = (NOTHING, *(Scene(colour, shape) for colour in COLOURS for shape in SHA
 
 
 def random_scene(rng: np.random.Generator) -> Scene:
-    """Any shape in any colour, now and then none."""
+    """Draw a shape in a colour, or in 16 % of the cases none."""
     return NOTHING if rng.random() < _NOTHING_SHARE else SCENES[rng.integers(1, len(SCENES))]
 
 
 def _hsv(hue: float, saturation: float, value: float) -> Colour:
-    """RGB, 0 to 255, of a hue in degrees and two shares."""
+    """Return RGB from 0 to 255 for a hue in degrees and saturation and value from 0 to 1."""
     at = (np.array([5.0, 3.0, 1.0]) + hue / 60) % 6
     return 255 * (value - value * saturation * np.clip(np.minimum(at, 4 - at), 0, 1))
 
 
 def _paint(rng: np.random.Generator, colour: str) -> Colour:
-    """Return one of the many colours of that name."""
+    """Draw an RGB colour that people would call `colour`."""
     match colour:
         case "red":
             return _hsv(rng.uniform(-12, 10), rng.uniform(0.7, 1), rng.uniform(0.55, 1))
@@ -91,8 +91,7 @@ def _rgb(colour: Colour) -> tuple[int, int, int]:
 
 
 def _background(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
-    """Return a wall, a gradient, a blurred room, a table before a wall; perhaps with thin lines and
-    specks."""
+    """Draw a plain, graded, blurred or two-part background, perhaps with thin lines."""
     width, height = size
     base = _any_colour(rng)
     kind = rng.random()
@@ -138,13 +137,13 @@ def _mask(size: tuple[int, int], corners: NDArray[np.float64]) -> Image.Image:
 
 
 def _stands_out(image: Image.Image, around: Image.Image, paint: Colour) -> bool:
-    """Return whether a shape of this paint can be told from what the mask `around` covers."""
+    """Return whether a shape in this colour differs enough from the pixels under the mask `around`."""
     behind = np.asarray(image, np.float64)[np.asarray(around) > 0]
     return float((np.abs(behind - paint).sum(1) > 110).mean()) > 0.93
 
 
 def _fill(rng: np.random.Generator, size: tuple[int, int], paint: Colour) -> Image.Image:
-    """Return the paint, perhaps lit from one side."""
+    """Return an image in this colour, perhaps lit from one side."""
     light = rng.uniform(0, 0.16) * rng.uniform(-1, 1, (2, 2, 1))
     return _image(paint * (1 + light)).resize(size, Image.Resampling.BILINEAR)
 
@@ -175,7 +174,7 @@ def _with_card(
     rng: np.random.Generator, image: Image.Image, around: Image.Image, centre: NDArray[np.float64],
     radius: float, paint: Colour,
 ) -> Image.Image:  # fmt: skip
-    """Draw the shape on a piece of paper that somebody holds up, unless paper and paint are too alike."""
+    """Put a sheet of paper behind the shape, unless paper and shape are too alike in colour."""
     card = image.copy()
     half = radius * rng.uniform(1.15, 1.7, 2)
     box = [tuple(centre - half), tuple(centre + half)]
@@ -184,7 +183,7 @@ def _with_card(
 
 
 def _lit(rng: np.random.Generator, image: Image.Image) -> Image.Image:
-    """Another light, another camera: brightness, a tint, noise."""
+    """Vary brightness and tint of an image and add noise, for another light and camera."""
     pixels = np.asarray(image, np.float32)
     if rng.random() < 0.75:
         gain = rng.uniform(0.72, 1.2) * rng.uniform(0.93, 1.07, 3)
@@ -195,7 +194,7 @@ def _lit(rng: np.random.Generator, image: Image.Image) -> Image.Image:
 
 
 def encoded(rng: np.random.Generator, image: Image.Image) -> bytes:
-    """Return the picture as a file: mostly JPEG of any quality, now and then PNG or WebP."""
+    """Return the picture as a file: JPEG of any quality in 90 % of the cases, else PNG or WebP."""
     file = io.BytesIO()
     kind = rng.random()
     if kind < 0.9:
@@ -219,7 +218,7 @@ def _shard(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def build(path: Path, pictures: int, processes: int) -> None:
-    """Draw the training pictures into `path` (.npz) as the worker's decoder sees them."""
+    """Draw the training pictures, decode them as the worker does, and write them to `path` (.npz)."""
     seeds = [TRAINING_SEED + i for i in range(-(-pictures // _SHARD))]
     with ProcessPoolExecutor(processes) as pool:
         shards = list(tqdm(pool.map(_shard, seeds), total=len(seeds), desc="pictures", unit_scale=_SHARD))
@@ -228,7 +227,7 @@ def build(path: Path, pictures: int, processes: int) -> None:
 
 
 class PictureSet:
-    """The pictures made by `build`: uint8 [side, side, 3], by scene."""
+    """The pictures made by `build`, uint8 [side, side, 3], by scene."""
 
     def __init__(self, path: Path) -> None:
         data = np.load(path)

@@ -1,4 +1,4 @@
-"""The sizes of a model of the recipe."""
+"""The sizes and default settings of the models that the recipe trains."""
 
 from copy import copy
 
@@ -24,7 +24,7 @@ LANGUAGE = Qwen3Config(
     tie_word_embeddings=True,
     rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
 )
-"""Its vocabulary is that of the tokenizer: `language`."""
+"""The language model, without the size of its vocabulary; `language` adds that."""
 AUDIO = AudioConfig(hidden=192, blocks=9, kernel=13, expansion=2, pool=5)
 VISION = VisionConfig(image_size=64, hidden=128, queries=4)
 SPEECH = SpeechConfig(
@@ -53,7 +53,7 @@ CONTEXT_LIMIT = 2048
 WINDOW_HIGH = 512
 WINDOW_LOW = 384
 REST = 4
-"""Units of listening after a turn that had to be ended."""
+"""The units of listening after a turn that the turn bound ended."""
 DUPLEX_DEFAULTS = {
     "force_listen_count": 3,
     "max_new_speak_tokens_per_chunk": 20,
@@ -70,7 +70,7 @@ DUPLEX_DEFAULTS = {
 
 
 def language(tokens: int) -> Qwen3Config:
-    """Return the language model's config for a tokenizer of so many tokens."""
+    """Return the language model's config for a tokenizer of `tokens` tokens."""
     config = copy(LANGUAGE)
     config.vocab_size = -(-tokens // 32) * 32
     return config
@@ -79,6 +79,6 @@ def language(tokens: int) -> Qwen3Config:
 def turn_bound(domain: Domain) -> TurnBound:
     """Return the bound of a turn: one unit more than the longest answer.
 
-    Somebody who talks over a model all the time never hears it end one.
+    Without it the model may not end a turn while a user talks over it all the time.
     """
     return TurnBound(units=1 + max(len(chunks(reply)) for reply in domain.replies()), rest=REST)

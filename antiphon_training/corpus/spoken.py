@@ -1,4 +1,4 @@
-"""Spoken sentences of the domain as mel features, synthesised on the spot and kept as one file."""
+"""Spoken sentences of a domain as mel features, synthesised in several processes into one file."""
 
 import random
 from concurrent.futures import ProcessPoolExecutor
@@ -21,7 +21,7 @@ _SHARD = 250
 
 @dataclass(frozen=True)
 class Utterance:
-    """One spoken question: mel power [frames, 80] at 100 frames per second, and what belongs to it."""
+    """One spoken question: mel power [frames, 80] at 100 frames per second, and its exchange."""
 
     exchange: Exchange
     power: NDArray[np.float32]
@@ -50,7 +50,10 @@ def build(
     seed: int = TRAINING_SEED,
     intent: str | None = None,
 ) -> None:
-    """Synthesise a corpus into `path` (.npz), of one intent if it is given; the same seed gives the same."""
+    """Synthesise a corpus into `path` (.npz), of one intent if it is given.
+
+    The same seed gives the same corpus.
+    """
     seeds = [seed + i for i in range(-(-utterances // _SHARD))]
     counts = [min(_SHARD, utterances - i * _SHARD) for i in range(len(seeds))]
     with ProcessPoolExecutor(processes) as pool:

@@ -1,8 +1,7 @@
-"""Utterances to write down: what has been said in each second of composed sound.
+"""Training data for transcription: composed sound, and the words to write in each second of it.
 
-A word belongs to the unit in which it has ended with at least 0.2 s to spare. After its last utterance a
-session has a whole second in which that holds, of noise or, as a client that ends an utterance leaves it,
-of nothing at all.
+A word is written in the first unit that continues for at least 0.2 s after the word. After the last utterance
+a session has one more unit. It holds noise, or zeros like the padding after a client has ended an utterance.
 """
 
 import math
@@ -21,13 +20,13 @@ from antiphon_training.domains.domain import Domain
 from inference_service.media.mel import BANDS, log_mel
 
 SPARE = 20
-"""Frames between the end of a word and the end of the unit in which it is written."""
+"""The least number of frames from the end of a word to the end of the unit in which it is written."""
 CHUNK_END = "<|chunk_eos|>"
 
 
 @dataclass
 class Dictation:
-    """Log-mel [100 * units, 80] and the words to be written in each unit."""
+    """A transcription session: log-mel [100 * units, 80] and the words to write in each unit."""
 
     mel: NDArray[np.float32]
     units: list[list[str]]
@@ -38,10 +37,10 @@ def writing_unit(end_frame: int) -> int:
     return max(0, math.ceil((end_frame + SPARE) / FRAMES) - 1)
 
 
-class Dictator:
-    """A source of random dictations from a corpus and its word ends (`alignment`).
+class DictationComposer:
+    """A composer of random dictations from a corpus and its word ends, in frames (`alignment`).
 
-    The same seed draws the same.
+    The same augmenter seed gives the same dictations.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Dictator:
         return rng.randint(60, 250) if kind < 0.85 else rng.randint(250, 1200)
 
     def dictation(self, target_units: int) -> Dictation:
-        """About `target_units` seconds of utterances and pauses, now and then of noise alone."""
+        """Compose about `target_units` seconds of utterances and pauses, in 5 % of the cases noise alone."""
         rng = self._a.rng
         spoken: list[tuple[int, Power]] = []
         words: list[tuple[int, str]] = []
@@ -95,8 +94,8 @@ class Dictator:
         return log_mel(power + noise)
 
 
-def dictated(writer: Writer, dictation: Dictation) -> Row:
-    """Return the sequence of a transcription session."""
+def dictation_row(writer: Writer, dictation: Dictation) -> Row:
+    """Return the training row of a transcription session."""
     row = Row()
     row.add(writer.template(TRANSCRIPTION_PROMPT))
     row.sounds.append(dictation.mel)

@@ -1,4 +1,4 @@
-"""The tokenizer of a domain: bytes, the words of its world as single tokens, special tokens."""
+"""The tokenizer of a domain: bytes, the words of the domain as single tokens, special tokens."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ SPECIAL = [
     "<|tts_pad|>", "<|listen|>", "<|speak|>", "<|turn_eos|>", "<|chunk_eos|>", "<|chunk_tts_eos|>",
 ]  # fmt: skip
 MOST_TOKENS = 4096
-"""A domain of more words has some of them in pieces."""
+"""The largest vocabulary; a domain with more words has some of them split into several tokens."""
 
 
 def build(domain: Domain, out: Path) -> None:

@@ -1,7 +1,6 @@
 """The synthetic voices of training and evaluation: espeak-ng and flite, run as programs.
 
-Training never hears a voice of `HELD_OUT_ESPEAK`, nor flite's `slt`; `slt` is the voice that the
-model itself speaks with.
+Training uses no voice of `HELD_OUT_ESPEAK`, and not flite's `slt`, with which `antiphon-mini` speaks.
 """
 
 import io
@@ -57,7 +56,7 @@ _FLITE_PITCH_HZ = {"slt": 180, "awb": 125, "rms": 100, "kal16": 105}
 
 @dataclass(frozen=True)
 class Voice:
-    """One way of saying a sentence: a program, a voice name, and the program's own settings."""
+    """A synthetic voice: the program, the name of the voice, and speed and pitch in the program's units."""
 
     program: str
     name: str
@@ -65,7 +64,7 @@ class Voice:
     pitch: float
 
     def say(self, text: str) -> NDArray[np.float32]:
-        """Mono float32 speech at 16 kHz without leading or trailing silence, peak below 1."""
+        """Return mono float32 speech at 16 kHz without leading and trailing silence, peak 0.6."""
         return _trimmed(*(self._espeak(text) if self.program == "espeak-ng" else self._flite(text)))
 
     def _espeak(self, text: str) -> tuple[NDArray[np.float32], int]:
@@ -81,7 +80,7 @@ class Voice:
             text,
         ]
         run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-        # espeak-ng streams its WAV, so the header's sizes are not to be trusted.
+        # espeak-ng writes its WAV as a stream, so the sizes in the header are wrong.
         with wave.open(io.BytesIO(run.stdout)) as header:
             rate = header.getframerate()
         return _samples(run.stdout[44:]), rate
@@ -107,7 +106,7 @@ def _samples(pcm: bytes) -> NDArray[np.float32]:
 
 
 def training_voice(rng: random.Random) -> Voice:
-    """Return a random training voice: three quarters espeak-ng variants, one quarter flite."""
+    """Return a random training voice: 72 % are espeak-ng variants, 28 % are voices of flite."""
     if rng.random() < 0.28:
         return flite_voice(rng, rng.choice(TRAINING_FLITE))
     variant = rng.choice(TRAINING_ESPEAK)
@@ -116,7 +115,7 @@ def training_voice(rng: random.Random) -> Voice:
 
 
 def held_out_voice(rng: random.Random) -> Voice:
-    """Return a random voice that training never heard."""
+    """Return a random voice that training does not use."""
     name = f"{rng.choice(ACCENTS)}+{rng.choice(HELD_OUT_ESPEAK)}"
     return Voice("espeak-ng", name, rng.randint(120, 200), rng.randint(30, 70))
 
@@ -127,7 +126,7 @@ def flite_voice(rng: random.Random, name: str) -> Voice:
 
 
 def without_silence(speech: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return speech, float32 at 16 kHz, without the silence round it."""
+    """Return speech, float32 at 16 kHz, without the silence before and after it."""
     envelope = np.convolve(np.abs(speech), np.ones(160, np.float32) / 160, "same")
     loud = np.where(envelope > 0.01 * envelope.max() + 1e-4)[0]
     return speech[max(0, loud[0] - 160) : loud[-1] + 160]

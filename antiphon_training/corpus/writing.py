@@ -1,4 +1,4 @@
-"""Training sequences: token ids, the decisions of the model among them, and its audio and pictures."""
+"""Training rows: token ids with placeholders, the targets among them, and the audio and pictures."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ FRAMES_PER_SLOT = 2 * AUDIO.pool
 
 @dataclass
 class Row:
-    """One training sequence: ids (-1 for audio, -2 for pictures), next tokens, what is heard and seen.
+    """One training sequence: ids (-1 for audio, -2 for pictures), next tokens, sounds and pictures.
 
     Each sound is log-mel [frames, 80] of a stream of its own.
     """
@@ -42,23 +42,23 @@ class Row:
         self.labels += [IGNORED] * len(ids)
 
     def decide(self, ids: list[int], taught: bool = True) -> None:
-        """Append ids that the model decides, as a lesson if they are `taught`."""
+        """Append ids that the model decides; they are training targets if `taught`."""
         for token in ids:
             self.labels[-1] = token if taught else IGNORED
             self.add([token])
 
     def hear(self, frames: int) -> None:
-        """Append the places of the embeddings of so many frames of sound."""
+        """Append the placeholders for the embeddings of `frames` mel frames."""
         self.add([AUDIO_SLOT] * (frames // FRAMES_PER_SLOT))
 
     def look(self, picture: Pixels) -> None:
-        """Append the places of the embeddings of a picture."""
+        """Append a picture, and the placeholders for its embeddings."""
         self.add([PICTURE_SLOT] * VISION.queries)
         self.pictures.append(picture)
 
 
 class Writer:
-    """A writer of conversations as token sequences."""
+    """A writer of conversations as training rows."""
 
     def __init__(self, tokenizer: Tokenizer, rng: random.Random, prompts: Sequence[str] = PROMPTS) -> None:
         self._tokenizer = tokenizer
@@ -68,18 +68,18 @@ class Writer:
         self.listen = self.encode(LISTEN)[0]
 
     def encode(self, token: str) -> list[int]:
-        """Return ids of one planned token: a special token by its name or a word with its leading space."""
+        """Return the ids of a planned token: a special token, or a word with its leading space."""
         if token not in self._ids:
             encode = self._tokenizer.encode_template if token.startswith("<") else self._tokenizer.encode
             self._ids[token] = encode(token)
         return self._ids[token]
 
     def template(self, text: str) -> list[int]:
-        """Return ids of trusted text in which special tokens mean themselves."""
+        """Return the ids of trusted text, in which special tokens are recognised."""
         return self._tokenizer.encode_template(text)
 
     def plain(self, text: str) -> list[int]:
-        """Return ids of text in which nothing is special."""
+        """Return the ids of text, in which special tokens are plain text."""
         return self._tokenizer.encode(text)
 
     def _prompt(self) -> list[int]:
@@ -90,7 +90,7 @@ class Writer:
         row.decide([token for planned in tokens for token in self.encode(planned)], taught)
 
     def _open(self, row: Row, pictures: list[Pixels]) -> None:
-        """Write the start of a unit: `<unit>` and its pictures."""
+        """Append the start of a unit: `<unit>` and its pictures."""
         row.add(self.encode("<unit>"))
         for picture in pictures:
             row.add(self.encode("<image>"))
@@ -98,7 +98,7 @@ class Writer:
             row.add(self.encode("</image>"))
 
     def conversation(self, conversation: Conversation) -> Row:
-        """Return the sequence of a whole spoken session."""
+        """Return the row of a whole spoken session."""
         row = Row(sounds=[conversation.mel])
         row.add(self._prompt())
         for plan in conversation.units:
@@ -110,9 +110,9 @@ class Writer:
         return row
 
     def text(self, exchanges: list[Exchange], pictures: list[list[Pixels]] | None = None) -> Row:
-        """Write questions in text instead of sound, several in one sequence: the cheap way to learn facts.
+        """Return a row with several questions as text instead of sound, which is a cheap way to learn facts.
 
-        `pictures` are shown with each question.
+        `pictures` has the pictures of each question.
         """
         row = Row()
         row.add(self._prompt())

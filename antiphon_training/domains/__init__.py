@@ -1,1 +1,1 @@
-"""Domains: what people say to a model, what it answers, and which sentences are held out."""
+"""Domains: the sentences that people say to a model, its answers, and the held-out split."""

@@ -16,7 +16,7 @@ _LARGEST: Final = 999
 
 
 class Answer:
-    """An answer to sentences that have the slots `given`."""
+    """An answer to sentences that all have the slots `given`."""
 
     def __init__(self, text: str, slots: Mapping[str, Slot], given: frozenset[str]) -> None:
         """Read the text; raises PatternError."""
@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def is_standing(self) -> bool:
-        """Whether it is always the same words."""
+        """Whether the answer has no slots, so that its words are always the same."""
         return "<" not in self._text
 
     def reply(self, values: Mapping[str, int]) -> str:

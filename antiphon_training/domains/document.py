@@ -1,4 +1,4 @@
-"""YAML documents whose every value knows its line; all scalars are text, so `on` and `no` are words."""
+"""YAML documents with the line of each value; all scalars are text, so `on` and `no` are words."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,15 +8,15 @@ from typing import Any, Final, NoReturn
 import yaml
 
 _LARGEST: Final = 1_000_000
-"""Bytes of a file."""
+"""The largest size of a file in bytes."""
 
 
 class DomainFileError(Exception):
-    """A domain file cannot be used; the message names file and line and says what to do."""
+    """The error for an unusable domain file; the message names file and line and says what to do."""
 
 
 class Value:
-    """One value of a document, and where it stands."""
+    """One value of a document, with its name and line."""
 
     def __init__(self, path: Path, node: Any, name: str, line: int | None = None) -> None:
         self._path = path
@@ -79,7 +79,7 @@ class Value:
         return found
 
     def keys(self, required: set[str], optional: set[str]) -> "dict[str, Value]":
-        """Return the values of a mapping that has these keys and no others."""
+        """Return the values of a mapping with all required keys, and no others than the optional ones."""
         found = self.pairs()
         known = required | optional
         for key, value in found.items():
@@ -90,7 +90,7 @@ class Value:
         return found
 
     def names(self) -> "Iterator[tuple[str, Value]]":
-        """Return a mapping's values whose keys are names of lower-case letters, digits and underscores."""
+        """Yield keys and values of a mapping whose keys are lower-case letters, digits and underscores."""
         for key, value in self.pairs().items():
             if not re.fullmatch(r"[a-z][a-z0-9_]*", key):
                 value.fail(f"{key!r} is no name: use lower-case letters, digits and underscores")

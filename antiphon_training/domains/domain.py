@@ -1,4 +1,4 @@
-"""Domains, as the stages of the recipe know them.
+"""The interface between a domain and the stages of the recipe.
 
 Every sentence belongs to exactly one side of a split: the sentences of `Split.HELD_OUT` are never used in
 training, only to measure.
@@ -15,7 +15,7 @@ from antiphon_training.domains.tool import Tool
 
 HELD_OUT_PERCENT = 12
 FEWEST_UTTERANCES = 40
-"""Fewest utterances of a training corpus: a batch takes so many."""
+"""The smallest number of utterances in a training corpus, enough for the smallest batches."""
 VOICES = ("slt", "awb", "rms", "kal16")
 """The voices of flite that a model may speak with."""
 PROMPTS = (
@@ -23,7 +23,7 @@ PROMPTS = (
     "Be brief and clear.", "You help people with numbers.", "Speak with the user.",
     "Today is a good day. Answer in one sentence.",
 )  # fmt: skip
-"""System prompts of training sessions: they change nothing, so a model learns to put up with any."""
+"""System prompts of training sessions; no answer depends on them, so a model learns to ignore prompts."""
 
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
@@ -50,7 +50,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Domain(ABC):
-    """A small world: its intents, and how training draws questions and answers from it."""
+    """A domain: its intents, and how training draws questions and answers."""
 
     name: str
     """The name of the model."""
@@ -59,24 +59,24 @@ class Domain(ABC):
     out_of_domain: str
     """The intent of sentences that the model does not understand."""
     interruption: str | None = None
-    """The intent that breaks an answer off."""
+    """The intent that interrupts an answer (barge-in)."""
     looking: str | None = None
-    """The intent of questions about what a camera shows; without one the model has no eye."""
+    """The intent of questions about camera pictures; without one the model has no vision encoder."""
     tool: Tool | None = None
     """The function that the model can call; without one its chats take no tools."""
     voice: str = "slt"
     """The voice of flite that the model speaks with."""
     prompts: tuple[str, ...] = PROMPTS
     utterances: int
-    """Spoken questions of the training corpus."""
+    """The number of spoken questions in the training corpus."""
     minutes: float
-    """Wall time of all trained stages together, on one core."""
+    """The wall time of all trained stages in minutes, on one core."""
     asked: Mapping[str, float] = field(default_factory=dict)
-    """Factor by which sessions ask an intent more often than the corpus holds it; 1 if absent."""
+    """The factor by which spoken sessions contain an intent more often than the corpus; 1 if absent."""
     dictated: Mapping[str, float] = field(default_factory=dict)
-    """The same of dictations."""
+    """The same factor for transcription sessions; 1 if absent."""
     typed: Mapping[str, float] = field(default_factory=dict)
-    """The frequency of each intent in chats; 1 if absent."""
+    """The relative frequency of each intent in chats; 1 if absent."""
 
     @abstractmethod
     def draw(self, rng: random.Random, split: Split, intent: str | None = None) -> Exchange:
@@ -92,22 +92,22 @@ class Domain(ABC):
 
     @abstractmethod
     def standing_replies(self) -> list[str]:
-        """Return the replies that are always the same words: few, and said often."""
+        """Return the replies without slots, sorted: there are few of them, and they are said often."""
 
     def written(self, rng: random.Random) -> Exchange:
-        """Draw an exchange to be learned in writing, where facts are cheap to learn."""
+        """Draw an exchange for training on text, where facts are cheap to learn."""
         return self.draw(rng, Split.TRAIN)
 
     @abstractmethod
     def grammar(self) -> str:
-        """Return a JSGF grammar of what people say in it, for the recogniser."""
+        """Return a JSGF grammar of the sentences that people say, for the recogniser."""
 
     def recognised(self, exchange: Exchange, rng: random.Random) -> Exchange:
-        """Return an exchange as the recogniser may tell it: one that is not spoken in training, perhaps."""
+        """Return the exchange in the words of the recogniser; a domain may replace it by another exchange."""
         return exchange
 
     def fingerprint(self) -> str:
-        """Return a digest of the definition, by which a work folder knows the domain that it is of."""
+        """Return a digest of the definition; a work folder stores it to detect another domain."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
@@ -131,10 +131,10 @@ def jsgf(rules: Mapping[str, str]) -> str:
 
 
 def bucket_of(question: str) -> int:
-    """Return a number below 100 that the words of a sentence alone decide."""
+    """Return a number from 0 to 99, a hash of the words of a sentence."""
     return int.from_bytes(hashlib.sha256(question.encode()).digest()[:4], "big") % 100
 
 
 def join(*parts: str) -> str:
-    """Join what is not empty with spaces."""
+    """Join the non-empty parts with spaces."""
     return " ".join(part for part in parts if part)

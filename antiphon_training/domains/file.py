@@ -1,4 +1,4 @@
-"""Domain files: YAML with the intents, phrases and answers of a model, read into a domain."""
+"""Domain files: YAML with the intents, phrases and answers of a model."""
 
 import re
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ from inference_service.models.pacing import chunks
 
 OUT_OF_DOMAIN: Final = "out_of_domain"
 FEWEST_SENTENCES: Final = 8
-"""Fewest sentences of an intent: fewer leave nothing to learn from, and nothing to measure with."""
+"""The smallest number of sentences of an intent; with fewer there is too little to train and to hold out."""
 MOST_SENTENCES: Final = 50_000
-"""Most sentences of all intents together."""
+"""The largest number of sentences of all intents together."""
 MOST_UNITS: Final = 8
-"""Seconds of an answer."""
+"""The largest number of units (seconds) of an answer."""
 MOST_LETTERS: Final = 20
-"""Most characters of a word of an answer: it must fit into a second."""
+"""The largest number of characters of a word in an answer: a word must fit into a second."""
 MOST_WORDS: Final = 20
-"""Most characters of a sentence."""
+"""The largest number of words of a sentence."""
 MOST_NUMBER: Final = 999
 MINUTES: Final = 120.0
 UTTERANCES: Final = 10_000
@@ -41,7 +41,7 @@ _WORDS: Final = re.compile(r"[a-z']+(?: [a-z']+)*")
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a domain file, for its reference in the documentation."""
+    """One key of a domain file, as in the tables of `reference`."""
 
     name: str
     kind: str
@@ -52,33 +52,32 @@ class Key:
 KEYS: Final[Mapping[str, tuple[Key, ...]]] = {
     "the file": (
         Key("name", "text", "Name of the model: letters, digits and dashes.", True),
-        Key("intents", "keys", "Each with a name of its own: what people may mean.", True),
+        Key("intents", "keys", "The intents of people, each with a name of its own.", True),
         Key(OUT_OF_DOMAIN, "keys", "The answers to sentences that the model does not understand.", True),
-        Key("slots", "keys", "Each with a name: a list of texts, a range of numbers such as `0..20`, or "
-            "keys: what people say, and how the answer says it."),
-        Key("prompts", "list", "System prompts that sessions will have, beside some usual ones."),
-        Key("voice", "text", f"Voice of flite that the model learns to speak with: {', '.join(VOICES)} "
+        Key("slots", "keys", "Each with a name of its own: a list of texts, a range of numbers such as "
+            "`0..20`, or keys, which are texts that people say, with their wording in the answer."),
+        Key("prompts", "list", "Typical system prompts of sessions; some usual ones are added."),
+        Key("voice", "text", f"Voice of flite with which the model learns to speak: {', '.join(VOICES)} "
             "(default slt)."),
-        Key("training", "keys", "How much is made and how long it learns."),
+        Key("training", "keys", "Amount of training data, and training time."),
     ),
     "an intent": (
-        Key("phrases", "list", f"Patterns of what people say, at least {FEWEST_SENTENCES} sentences in all.",
-            True),
+        Key("phrases", "list", f"Patterns of sentences that people say, at least {FEWEST_SENTENCES} "
+            "sentences in all.", True),
         Key("answer", "text", "The answer of the model, with slots; a sum of two numbers is `<a + b>`, with "
             "`+`, `-` or `*`.", True),
-        Key("weight", "number", "How often it is said in training, compared with the others (default 1)."),
-        Key("interrupts", "flag", "`true` for the one intent that breaks an answer off when it is said "
-            "meanwhile."),
+        Key("weight", "number", "Frequency in training, relative to the other intents (default 1)."),
+        Key("interrupts", "flag", "`true` for the one intent that interrupts an answer (barge-in)."),
     ),
     OUT_OF_DOMAIN: (
-        Key("answer", "text", "The answer of the model to them, without slots.", True),
-        Key("phrases", "list", "Patterns of such sentences, beside general ones about things of every day. "
-            "Name what is close to the domain and not in it."),
-        Key("weight", "number", "As of an intent (default: an eighth of all)."),
+        Key("answer", "text", "The answer of the model to such sentences, without slots.", True),
+        Key("phrases", "list", "Patterns of such sentences, in addition to general everyday ones. Choose "
+            "sentences that are close to the domain but not in it."),
+        Key("weight", "number", "As for an intent (default: one eighth of all sentences)."),
     ),
     "training": (
         Key("minutes", "number", f"Wall time of all trained stages, on one core (default {MINUTES:g})."),
-        Key("utterances", "number", "Spoken sentences that are synthesised for the training (default "
+        Key("utterances", "number", "Number of sentences that are synthesised for the training (default "
             f"{UTTERANCES})."),
     ),
 }  # fmt: skip
@@ -173,7 +172,7 @@ class _Reader:
         return (*own, *PROMPTS)
 
     def _slot(self, name: str, value: Value) -> Slot:
-        """Read a slot: a range, a list, or what is said with how it is answered."""
+        """Read a slot: a range, a list, or texts that people say with their wording in answers."""
         if value.is_list or value.is_mapping:
             pairs = (
                 [(item, item.text(), item.text()) for item in value.items()]
@@ -238,7 +237,7 @@ class _Reader:
     def _add(
         self, intent: str, phrases: Value, patterns: list[tuple[Value, Pattern]], answer: Answer, place: Value
     ) -> None:
-        """Add the sentences of an intent's patterns."""
+        """Add the sentences of an intent's patterns to the table; `place` is the line of the answer."""
         table = []
         for item, pattern in patterns:
             exchanges = []
@@ -259,13 +258,13 @@ class _Reader:
         if count < FEWEST_SENTENCES:
             phrases.fail(
                 f"{intent} has {count} sentences, and needs {FEWEST_SENTENCES}: add phrases, alternatives "
-                "(a|b) or optional words?"
+                "(a|b), or optional words such as (please)?"
             )
         self.table[intent] = tuple(table)
         self.rules[intent] = " | ".join(pattern.jsgf for _, pattern in patterns)
 
     def _reply(self, answer: Answer, values: Mapping[str, int], place: Value) -> str:
-        """Return the words of an answer, if they can be spoken."""
+        """Return the words of an answer; fail at `place` if they take too long to say."""
         try:
             reply = answer.reply(values)
         except PatternError as error:

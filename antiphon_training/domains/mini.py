@@ -1,7 +1,7 @@
-"""The small world of `antiphon-mini`: the questions of people and the answers of the model.
+"""The domain of `antiphon-mini`: the questions of people and the answers of the model.
 
-A hash of its words puts a sentence on one side of the split. Bare core phrases ("hello", "stop") are always
-on the training side.
+A hash of its words puts a sentence on one side of the split. Bare core phrases ("hello", "stop") are
+always on the training side.
 """
 
 import random
@@ -43,7 +43,7 @@ class Intent(StrEnum):
     VISION = "vision"
 
 
-HEARING = tuple(intent for intent in Intent if intent is not Intent.VISION)
+SPOKEN_INTENTS = tuple(intent for intent in Intent if intent is not Intent.VISION)
 """The intents whose answer depends on the words alone."""
 
 COLOURS = ("red", "green", "blue", "yellow", "white", "black")
@@ -188,7 +188,7 @@ _PARTS: dict[Intent, tuple[list[str], list[str], list[str]]] = {
         ["", "please", "now"],
     ),
 }
-"""Words before a phrase, the phrases, and words behind them."""
+"""Words before the phrases, the phrases, and words behind them."""
 _PHRASES = {intent: _product(*parts) for intent, parts in _PARTS.items()}
 _DIRECTIONS = [f"{depth} {side}" for depth in ("front", "rear", "side") for side in ("left", "right")] + [
     "front center",
@@ -215,7 +215,7 @@ ABILITIES_REPLY = "i can calculate count repeat and tell a joke"
 JOKE_REPLY = "why did the robot cross the road because a chicken programmed it"
 OUT_OF_DOMAIN_REPLY = "sorry i did not understand"
 NOTHING_SEEN_REPLY = "i see nothing"
-"""Without any picture, or with one that shows none of the shapes."""
+"""The reply without any picture, or to a picture without a shape."""
 _FIXED_REPLIES = {
     Intent.GREETING: "hello how can i help you",
     Intent.NAME: "my name is antiphon",
@@ -235,7 +235,7 @@ _ALWAYS_TRAINED = frozenset(phrases[0] for phrases in _PHRASES.values()) | {
 
 _OPERATORS = "(plus | minus | times)"
 _BARE_NUMBERS = 0.45
-"""The share of recognised digits that are spoken without a request to repeat them."""
+"""The share of recognised digits that stand without a request to repeat them."""
 
 
 def _any(options: Iterable[str]) -> str:
@@ -310,14 +310,14 @@ TRAINING_WEIGHTS: dict[Intent, float] = {
     Intent.STOP: 6,
     Intent.OUT_OF_DOMAIN: 12,
 }
-"""The frequency of each intent in training; evaluation draws them uniformly.
+"""The relative frequency of each intent in training; the evaluation draws intents uniformly.
 
-Questions about pictures are drawn by name only: they have a corpus of their own.
+Questions about pictures have a corpus of their own, so they are drawn only by name.
 """
 
 
 def draw(rng: random.Random, split: Split, intent: str | None = None) -> Exchange:
-    """Draw one random exchange of the domain from one side of the split, with no picture in view."""
+    """Draw one random exchange from one side of the split, of any intent but `VISION` if none is named."""
     weights = TRAINING_WEIGHTS
     chosen = Intent(intent) if intent else rng.choices(list(weights), list(weights.values()))[0]
     make = _DRAWS.get(chosen)
@@ -338,13 +338,13 @@ def seen_replies() -> list[str]:
 
 
 def standing_replies() -> list[str]:
-    """Reply that hold no number."""
+    """Return the replies that hold no number, sorted."""
     lights = {"the light is on", "the light is off"}
     return sorted({*_FIXED_REPLIES.values(), *lights, *_DIRECTIONS, *seen_replies()})
 
 
 def heard_replies() -> list[str]:
-    """Return every reply to words alone except the repeated digits, which are any two to four digit words."""
+    """Return every reply without a picture, except repeated digits, which are any two to four digit words."""
     replies = set(standing_replies()) - set(seen_replies())
     replies |= {" ".join(spell(i) for i in range(1, last + 1)) for last in range(2, 13)}
     for operator in ("plus", "minus", "times"):
@@ -353,7 +353,7 @@ def heard_replies() -> list[str]:
 
 
 def all_replies() -> list[str]:
-    """Return every reply the domain knows except the repeated digits."""
+    """Return every reply of the domain except repeated digits."""
     return sorted([*heard_replies(), *seen_replies()])
 
 
@@ -367,15 +367,15 @@ class Mini(Domain):
         return draw(rng, split, intent)
 
     def words(self) -> list[str]:
-        """Return every word that people or the model say inside the domain, pictures aside.
+        """Return every word that people or the model say inside the domain, without questions about pictures.
 
-        The names of colours and shapes are spelled in pieces, so the vocabulary is that of earlier
-        checkpoints.
+        The names of colours and shapes are left out, so that the vocabulary stays that of earlier
+        checkpoints; the tokenizer splits them into several tokens.
         """
         rng = random.Random(0)
         heard = {
             word
-            for intent in HEARING
+            for intent in SPOKEN_INTENTS
             if intent is not Intent.OUT_OF_DOMAIN
             for _ in range(1500)
             for word in draw(rng, Split.TRAIN, intent).question.split()
@@ -397,7 +397,7 @@ class Mini(Domain):
         return standing_replies()
 
     def grammar(self) -> str:
-        """Return the grammar of all questions; numbers may also stand alone, to be repeated."""
+        """Return the grammar of all questions; numbers alone count as numbers to repeat."""
         number, digit = _any([*ONES, "twenty"]), _any(ONES[:10])
         digits = f"{digit} {digit} [{digit}] [{digit}]"
         phrases = {intent.value: " ".join(map(_any, parts)) for intent, parts in _PARTS.items()}
@@ -414,14 +414,14 @@ class Mini(Domain):
         )
 
     def recognised(self, exchange: Exchange, rng: random.Random) -> Exchange:
-        """Return the exchange, or numbers alone in the place of digits that are to be repeated."""
+        """Return the exchange, or numbers alone instead of a request to repeat digits."""
         if exchange.intent != Intent.DIGITS or rng.random() >= _BARE_NUMBERS:
             return exchange
         said = exchange.reply if rng.random() < 0.6 else spell(rng.randint(0, 20))
         return Exchange(Intent.DIGITS, said, said)
 
     def written(self, rng: random.Random) -> Exchange:
-        """Draw mostly sums, which take the longest to learn."""
+        """Draw sums in 60 % of the cases, since they take the longest to learn."""
         return draw(rng, Split.TRAIN, Intent.ARITHMETIC if rng.random() < 0.6 else None)
 
 
@@ -441,7 +441,7 @@ SET_LIGHT = Tool(
 """The tool of `antiphon-mini`."""
 MINI = Mini(
     name="antiphon-mini",
-    intents=HEARING,
+    intents=SPOKEN_INTENTS,
     out_of_domain=Intent.OUT_OF_DOMAIN,
     interruption=Intent.STOP,
     looking=Intent.VISION,
@@ -454,4 +454,7 @@ MINI = Mini(
         Intent.ARITHMETIC: 7.0, Intent.DIGITS: 3.0, Intent.COUNTING: 1.5, Intent.OUT_OF_DOMAIN: 2.5,
     },
 )  # fmt: skip
-"""Intents whose sentences are hard to tell apart are asked more often than they are spoken."""
+"""The domain of `antiphon-mini`.
+
+Sessions contain intents that are hard to distinguish more often than the corpus does.
+"""

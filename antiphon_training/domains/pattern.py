@@ -1,7 +1,7 @@
 """Patterns of sentences: `please? (take me|go) to floor <floor>`.
 
-`(a|b)` is one of several, `?` behind a word or a group makes it optional, `<name>` is a slot. Everything else
-is words of letters and apostrophes, which are lower-cased.
+`(a|b)` is a choice, `?` behind a word or a group makes it optional, `<name>` is a slot. All other text is
+words of letters and apostrophes, which are lower-cased.
 """
 
 import re
@@ -13,21 +13,21 @@ from typing import Final
 
 _TOKEN: Final = re.compile(r"\s*(?:(?P<word>[a-z]+(?:'[a-z]+)*)|<(?P<slot>[^<>]*)>|(?P<mark>[()|?]))")
 _DEEPEST: Final = 8
-"""Groups within groups."""
+"""The largest depth of nested groups."""
 
 
 class PatternError(ValueError):
-    """The text of a pattern cannot be read; the message says what to do."""
+    """The error for a malformed pattern or answer; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot of a sentence: what people may say in it, and how an answer says the same."""
+    """A slot of a sentence: its values as people say them and, in the same order, as answers say them."""
 
     said: tuple[str, ...]
     answered: tuple[str, ...]
     numbers: tuple[int, ...] = ()
-    """The values, where they are numbers."""
+    """The values of a slot of numbers; empty for other slots."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class _Choice:
 
 _Sequence = tuple["_Word | _Value | _Choice", ...]
 Sentence = tuple[str, Mapping[str, int]]
-"""Words, and the index of the value of each slot."""
+"""The words of a sentence, and the index of the value of each slot."""
 
 
 class Pattern:
-    """A pattern with the slots that it may name."""
+    """A parsed pattern; `slots` are the names of the slots in it."""
 
     def __init__(self, text: str, slots: Mapping[str, Slot]) -> None:
         """Read the text; raises PatternError."""
@@ -75,7 +75,7 @@ class Pattern:
         return self._count(self._sequence[0])
 
     def sentences(self) -> Iterator[Sentence]:
-        """Return every sentence in a fixed order, the first with every first option."""
+        """Yield every sentence in a fixed order; the first has the first option of each choice."""
         for words, values in self._expand(self._sequence[0]):
             yield " ".join(words), dict(values)
 
@@ -97,7 +97,7 @@ class Pattern:
                 return f"({' | '.join(map(self._rule, options))})"
 
     def _next(self) -> re.Match[str] | None:
-        """Return the token at the place of reading; None at the end."""
+        """Return the next token, without consuming it; None at the end."""
         if not self._text[self._at :].strip():
             self._at = len(self._text)
             return None
@@ -166,7 +166,7 @@ class Pattern:
 
 
 def _slots_of(sequence: _Sequence) -> Iterator[str]:
-    """Return the slots of a sequence; one that several alternatives name counts once."""
+    """Yield the slots of a sequence; a slot in several alternatives counts once."""
     for item in sequence:
         if isinstance(item, _Value):
             yield item.slot

@@ -1,4 +1,4 @@
-"""A domain whose sentences are all in a table, as a domain file describes it."""
+"""Domains whose exchanges are all in a table, as those of domain files."""
 
 import random
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from antiphon_training.domains.domain import (
 from antiphon_training.domains.unrelated import unrelated
 
 _MOST_REPLIES: Final = 2_000
-"""Replies that the voice learns from; of more, a sample."""
+"""The largest number of replies from which the voice learns; a domain with more uses a sample."""
 _OWN_SHARE: Final = 0.5
-"""Share of the file's own sentences among those outside the domain, where it has any."""
+"""The share of the file's own sentences among those outside the domain, if the file has any."""
 
 Table = Mapping[str, tuple[tuple[Exchange, ...], ...]]
 """The exchanges of each phrase of each intent; no question is in two intents."""
@@ -27,22 +27,22 @@ Table = Mapping[str, tuple[tuple[Exchange, ...], ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class TableDomain(Domain):
-    """A domain of listed exchanges. A phrase is as likely as any other of its intent, a sentence as any of
-    its phrase.
+    """A domain of listed exchanges.
 
-    Of each intent the first sentence is trained, and a tenth of the others is held out, at least one.
+    All phrases of an intent are equally likely, and so are all sentences of a phrase. The first sentence of
+    each intent is always trained. `HELD_OUT_PERCENT` of the others are held out, but at least one.
     """
 
     table: Table
-    """Without the intent out of domain, unless the file has sentences of its own for it."""
+    """The exchanges of each intent; `out_of_domain` is missing if the file has no phrases for it."""
     weights: Mapping[str, float]
-    """The frequency of each intent."""
+    """The relative frequency of each intent."""
     not_understood: str
     """The answer to sentences outside the domain."""
     standing: tuple[str, ...]
-    """The replies that are always the same words."""
+    """The replies without slots."""
     rules: Mapping[str, str]
-    """Sentences of each intent as a JSGF rule."""
+    """The sentences of each intent as a JSGF rule."""
 
     def draw(self, rng: random.Random, split: Split, intent: str | None = None) -> Exchange:
         chosen = intent or rng.choices(list(self.weights), list(self.weights.values()))[0]
@@ -77,7 +77,7 @@ class TableDomain(Domain):
 
     @cached_property
     def _held_out(self) -> frozenset[str]:
-        """Questions that training never has."""
+        """The questions that training does not use."""
         found: set[str] = set()
         for phrases in self.table.values():
             questions = [exchange.question for phrase in phrases for exchange in phrase][1:]
@@ -87,7 +87,7 @@ class TableDomain(Domain):
 
     @cached_property
     def _sides(self) -> Mapping[Split, Mapping[str, list[list[Exchange]]]]:
-        """The phrases of each intent on each side, without those that have no sentence there."""
+        """The phrases of each intent on each side of the split, without empty phrases."""
         sides: dict[Split, dict[str, list[list[Exchange]]]] = {split: {} for split in Split}
         for split in Split:
             for intent, phrases in self.table.items():
@@ -103,7 +103,7 @@ class TableDomain(Domain):
         return frozenset(exchange.question for _, exchange in self._exchanges)
 
     def _unrelated(self, rng: random.Random, split: Split) -> Exchange:
-        """Draw a sentence about things of every day that is not in the table."""
+        """Draw an everyday sentence that is not in the table."""
         while True:
             question = unrelated(rng)
             held_out = bucket_of(question) < HELD_OUT_PERCENT

@@ -1,4 +1,4 @@
-"""A tool that a model learns to call, and how callers may offer it."""
+"""A tool that a model learns to call, in the variety in which callers offer it."""
 
 import random
 from collections.abc import Mapping
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _LISTED: Final = 0.75
-"""Share of offers whose schema lists the values of the parameter."""
+"""The share of offers whose schema lists the values of the parameter."""
 _DESCRIBED: Final = 0.85
+"""The share of offers with a description."""
 _FAILS: Final = 0.2
-"""Share of calls that fail."""
+"""The share of calls that fail."""
 _SUCCESSES: Final = (
     "ok", "OK", "done", "true", "null", "", "success", '{{"ok": true}}', '{{"{key}": "{value}"}}',
     '{{"status": "ok"}}', '{{"success": true, "{key}": "{value}"}}', "{value}", "it is {value}", "{reply}",
@@ -25,7 +26,7 @@ _REASONS: Final = (
     "not connected", "timeout", "no power", "no light found", "unknown device", "the lamp is broken",
     "cannot reach the lamp", "permission denied", "busy",
 )  # fmt: skip
-_OTHERS: Final = (
+_UNUSED_TOOLS: Final = (
     ("get_weather", "Weather of a city.", ("city", "location")),
     ("get_time", "The time in a city.", ("zone", "city")),
     ("play_music", "Play a song.", ("title", "song")),
@@ -37,26 +38,26 @@ _OTHERS: Final = (
     ("lookup_order", "Status of an order.", ("number", "id")),
     ("transfer", "Transfer the user to a person.", ("reason",)),
 )
-"""Tools that the model never calls: names, descriptions and parameters."""
+"""Tools that the model must not call: name, description, and names of parameters."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A function with one parameter, which a caller offers to the model."""
+    """A function with one parameter that a caller offers to the model."""
 
     intent: str
-    """Intent of the requests that it carries out."""
+    """The intent of the requests that the tool carries out."""
     name: str
     key: str
-    """Name of its parameter."""
+    """The name of the parameter."""
     descriptions: tuple[str, ...]
     values: Mapping[str, str]
-    """Value of the parameter for each reply of the intent, with which a call that succeeds is answered."""
+    """The parameter's value for each reply of the intent, which the model gives after a successful call."""
     failures: Mapping[str, str]
-    """Answer in the place of each of these replies when the call fails."""
+    """The answer that replaces each of these replies when the call fails."""
 
     def offer(self, rng: random.Random) -> dict[str, Any]:
-        """Return the tool as some caller offers it, in the form that chat templates take."""
+        """Return the tool as a random caller offers it, in the form for chat templates."""
         about = rng.choice(self.descriptions) if rng.random() < _DESCRIBED else ""
         values = list(dict.fromkeys(self.values.values())) if rng.random() < _LISTED else []
         if rng.random() < 0.5:
@@ -64,7 +65,7 @@ class Tool:
         return schema(self.name, about, {self.key: values})
 
     def result(self, rng: random.Random, reply: str) -> tuple[str, str]:
-        """Return what a call for this reply may give, and the answer to it."""
+        """Return a random result of the call for this reply, and the model's answer to that result."""
         if rng.random() < _FAILS:
             form = rng.choice(_FAILURES)
             return form.replace("%s", rng.choice(_REASONS)), self.failures[reply]
@@ -73,8 +74,10 @@ class Tool:
 
 
 def schema(name: str, description: str, parameters: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return a function as chat templates take it; each parameter is a text, of the values listed if any
-    are."""
+    """Return a function in the form for chat templates.
+
+    Each parameter is a string; its list of values, if not empty, becomes an `enum`.
+    """
     properties = {
         key: {"type": "string", **({"enum": values} if values else {})} for key, values in parameters.items()
     }
@@ -85,7 +88,7 @@ def schema(name: str, description: str, parameters: Mapping[str, list[str]]) -> 
     }
 
 
-def other(rng: random.Random) -> dict[str, Any]:
-    """Return a tool of a caller that the model never calls."""
-    name, about, keys = rng.choice(_OTHERS)
+def unused_tool(rng: random.Random) -> dict[str, Any]:
+    """Return a random tool that the model must not call, in the form for chat templates."""
+    name, about, keys = rng.choice(_UNUSED_TOOLS)
     return schema(name, about if rng.random() < _DESCRIBED else "", {key: [] for key in keys[:1]})

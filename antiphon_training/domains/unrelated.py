@@ -1,4 +1,4 @@
-"""Everyday sentences that a model of a small domain does not understand."""
+"""Random everyday sentences, which are outside a small domain."""
 
 import random
 from collections.abc import Callable

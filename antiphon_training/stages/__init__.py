@@ -1,1 +1,1 @@
-"""The stages of training, and what they share."""
+"""The stages of training, and their common parts."""

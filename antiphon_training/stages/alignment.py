@@ -1,7 +1,7 @@
-"""Ends of the words of a spoken sentence, found by forced alignment with the trained ear.
+"""Forced alignment: the end of each word of a spoken sentence, found with the trained audio encoder.
 
-The ear of the first stage spelled what it heard, but its character head is not kept. A new one is trained
-on the ear as it stands, and the best path through the characters of each sentence gives the word ends.
+The stage `ear` trains the encoder with a character head, but does not keep the head. This stage trains a new
+head on the frozen encoder. The best path through the characters of each sentence gives the word ends.
 """
 
 import time
@@ -30,8 +30,9 @@ _BATCH = 64
 _QUIET = -3.0
 _FRAMES_PER_STATE = 2
 _LEAD = 10
-"""Frames of silence before and after each sentence."""
+"""Frames of silence before each sentence."""
 _TRAIL = 30
+"""Frames of silence after each sentence."""
 
 
 def best_path(log_probs: NDArray[np.float32], targets: list[int]) -> NDArray[np.int64]:
@@ -75,7 +76,7 @@ def word_ends(sentence: str, character_ends: NDArray[np.int64]) -> list[int]:
 
 
 def spelling_head(ear: Path, corpus: list[Utterance], seconds: float) -> SpellingEar:
-    """Return a character head on the ear's weights, which stand still."""
+    """Train a character head on the frozen audio encoder `ear` for `seconds` of wall time; return both."""
     torch.manual_seed(0)
     model = SpellingEar()
     model.encoder.load_state_dict(torch.load(ear, weights_only=True))
@@ -102,8 +103,7 @@ def spelling_head(ear: Path, corpus: list[Utterance], seconds: float) -> Spellin
 
 @torch.no_grad()
 def align(model: SpellingEar, corpus: list[Utterance]) -> list[list[int]]:
-    """Return the frame in which each word of each utterance ends, counted from the utterance's first
-    frame."""
+    """Return the end of each word of each utterance, in frames from the start of the utterance."""
     order = sorted(range(len(corpus)), key=lambda i: len(corpus[i].power))
     result: list[list[int]] = [[]] * len(corpus)
     for begin in tqdm(range(0, len(order), _BATCH), desc="alignment", unit_scale=_BATCH, disable=None):

@@ -1,4 +1,4 @@
-"""Written conversations in the chat template: typed questions, with pictures, clips and tools."""
+"""Training chats in the chat template: typed questions with pictures, clips and tools."""
 
 import json
 import random
@@ -31,7 +31,7 @@ from antiphon_training.domains.domain import (
     Exchange,
     Split,
 )
-from antiphon_training.domains.tool import Tool, other
+from antiphon_training.domains.tool import Tool, unused_tool
 from inference_service.media.mel import BANDS, log_mel
 
 _TEMPLATE = Path(__file__).with_name("chat_template.jinja")
@@ -42,15 +42,15 @@ CLIP_ASIDE = (
     "Answer the question in the recording.", "What do you say?", "Please reply to this recording.",
     "please listen to the audio and answer", "Here is a recording.",
 )  # fmt: skip
-"""The text that may accompany a spoken question."""
+"""Texts that accompany a spoken question; an empty one stands for none."""
 _DRILLS = 0.45
-"""Share of conversations that are long and in text alone."""
+"""The share of chats that are long and contain only text."""
 _TOOLED = 0.45
-"""Share of conversations in which a caller offers tools, where the domain has one."""
+"""The share of chats in which a caller offers tools, if the domain has a tool."""
 _OFFERED = 0.85
-"""Share of them in which the domain's tool is among those."""
+"""The share of chats with tools in which the domain's tool is offered."""
 _USING = 0.5
-"""Share of questions that ask for the tool while tools are offered."""
+"""The share of questions that ask for the tool, in chats with tools."""
 _ANSWER_BEGIN = "assistant\n"
 _ASKING = frozenset("what what's who how can could do are whats where when why did does".split())
 _SIGNS = {"plus": ("+",), "minus": ("-", "-", "−"), "times": ("*", "x", "×")}
@@ -77,7 +77,7 @@ class Call:
     value: str
 
     def __str__(self) -> str:
-        """Return it as the chat template writes it."""
+        """Return the call as the chat template writes it."""
         arguments = json.dumps({self.key: self.value}, ensure_ascii=False)
         return f'<tool_call>\n{{"name": "{self.name}", "arguments": {arguments}}}\n</tool_call>'
 
@@ -87,38 +87,38 @@ Part = str | Pixels | Clip | Call
 
 @dataclass
 class Message:
-    """One message; its parts are text, pictures [side, side, 3] and clips, or a call."""
+    """One message; its parts are text, pictures [side, side, 3] and clips, or one call."""
 
     role: str
     parts: list[Part]
     taught: bool = True
-    """For an answer: whether it is a lesson."""
+    """Whether an answer is a training target."""
 
 
 @dataclass
 class Talk:
-    """A conversation, and the tools that are offered in it, as chat templates take them."""
+    """A chat, and the offered tools in the form for chat templates."""
 
     messages: list[Message] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
-class _Memory:
-    """State of a conversation: its messages, the pictures shown, the tool offered."""
+class _State:
+    """The state of a chat: its messages, the scene in the newest picture, and the offered tool."""
 
     talk: Talk = field(default_factory=Talk)
     seen: Scene = NOTHING
     tool: Tool | None = None
     """The domain's tool, if it is offered."""
 
-    def tell(self, role: str, *parts: Part, taught: bool = True) -> None:
+    def add(self, role: str, *parts: Part, taught: bool = True) -> None:
         """Add a message."""
         self.talk.messages.append(Message(role, list(parts), taught))
 
 
 def with_digits(text: str, rng: random.Random) -> str:
-    """Number words up to nineteen and twenty as digits, and perhaps the signs of arithmetic."""
+    """Return text with number words up to twenty as digits, and perhaps the signs of arithmetic."""
     words = text.split()
     numbers = {word: str(i) for i, word in enumerate(ONES)} | {"twenty": "20"}
     signs = rng.random() < 0.7
@@ -134,8 +134,7 @@ def with_digits(text: str, rng: random.Random) -> str:
 
 
 def styled(text: str, rng: random.Random) -> str:
-    """Return a sentence as somebody might type it: capitals, punctuation, digits, apostrophes, none of
-    them."""
+    """Return a sentence as people may type it: with random capitals, punctuation, digits and apostrophes."""
     words = text.split()
     if not words or rng.random() < 0.3:
         return text
@@ -170,7 +169,7 @@ def styled(text: str, rng: random.Random) -> str:
 
 
 def strange(rng: random.Random) -> str:
-    """Text that is about nothing the model knows: made-up words, numbers, other marks."""
+    """Return text outside any domain: made-up words, or random characters."""
     words = []
     for _ in range(rng.randint(1, 14)):
         word = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(1, 4)))
@@ -188,8 +187,8 @@ def strange(rng: random.Random) -> str:
     return text.strip() or "hm"
 
 
-class Talker:
-    """A source of random conversations, with a training corpus for clips and an album for pictures."""
+class ChatComposer:
+    """A composer of random chats, with a corpus for clips and the set `album` for pictures."""
 
     def __init__(
         self, domain: Domain, corpus: list[Utterance], album: PictureSet | None, augmenter: Augmenter
@@ -204,63 +203,62 @@ class Talker:
         self._cumulative = list(accumulate(domain.typed.get(intent, 1.0) for intent in domain.intents))
 
     def talk(self) -> Talk:
-        """Return one conversation of one to five questions, each with its answer, or a longer one in text
-        alone."""
+        """Compose a chat of one to five questions with their answers, or one of six to nine in text alone."""
         rng = self._a.rng
-        memory = _Memory()
+        state = _State()
         if self._domain.tool and rng.random() < _TOOLED:
-            self._offer(self._domain.tool, memory)
+            self._offer(self._domain.tool, state)
         if rng.random() < 0.45:
             prompt = rng.choice(self._domain.prompts) if rng.random() < 0.8 else strange(rng)
-            memory.tell("system", prompt)
+            state.add("system", prompt)
         drill = rng.random() < _DRILLS
         turns = rng.randint(6, 9) if drill else 1 if rng.random() < 0.25 else rng.randint(2, 5)
         only_last = not drill and rng.random() < 0.35
         sighted = not drill and self._album is not None and rng.random() < 0.5
         heard = not drill and rng.random() < 0.5
         for turn in range(turns):
-            exchange = self._ask(memory, sighted, heard)
+            exchange = self._ask(state, sighted, heard)
             taught = turn == turns - 1 or not only_last
-            answer = self._used(memory, exchange, taught)
-            memory.tell("assistant", answer if rng.random() < 0.6 else f" {answer}", taught=taught)
-        return memory.talk
+            answer = self._answer(state, exchange, taught)
+            state.add("assistant", answer if rng.random() < 0.6 else f" {answer}", taught=taught)
+        return state.talk
 
-    def _offer(self, tool: Tool, memory: _Memory) -> None:
-        """Offer the domain's tool, others beside it, or others alone."""
+    def _offer(self, tool: Tool, state: _State) -> None:
+        """Offer the domain's tool, other tools, or both."""
         rng = self._a.rng
         if rng.random() < _OFFERED:
-            memory.tool = tool
-        others = rng.choice([0, 0, 0, 1, 2]) if memory.tool else rng.randint(1, 2)
-        memory.talk.tools = [other(rng) for _ in range(others)]
-        if memory.tool:
-            memory.talk.tools.insert(rng.randint(0, others), tool.offer(rng))
+            state.tool = tool
+        others = rng.choice([0, 0, 0, 1, 2]) if state.tool else rng.randint(1, 2)
+        state.talk.tools = [unused_tool(rng) for _ in range(others)]
+        if state.tool:
+            state.talk.tools.insert(rng.randint(0, others), tool.offer(rng))
 
-    def _used(self, memory: _Memory, exchange: Exchange, taught: bool) -> str:
-        """Add a call and its result where the tool is to be called; return the answer in words."""
-        tool = memory.tool
+    def _answer(self, state: _State, exchange: Exchange, taught: bool) -> str:
+        """Return the answer in words; before it, add a call and its result if the question needs the tool."""
+        tool = state.tool
         if tool is None or exchange.reply not in tool.values:
             return exchange.reply
-        memory.tell("assistant", Call(tool.name, tool.key, tool.values[exchange.reply]), taught=taught)
+        state.add("assistant", Call(tool.name, tool.key, tool.values[exchange.reply]), taught=taught)
         result, answer = tool.result(self._a.rng, exchange.reply)
-        memory.tell("tool", result)
+        state.add("tool", result)
         return answer
 
-    def _ask(self, memory: _Memory, sighted: bool, heard: bool) -> Exchange:
-        """Add a question; return it with its answer."""
+    def _ask(self, state: _State, sighted: bool, heard: bool) -> Exchange:
+        """Add a random question; return it with its answer."""
         rng = self._a.rng
         parts: list[Part] = []
         if sighted and rng.random() < 0.6:
             for _ in range(1 if rng.random() < 0.8 else rng.randint(2, 3)):
-                parts.append(self._picture(memory))
+                parts.append(self._picture(state))
         domain = self._domain
         looks = domain.looking and rng.random() < (0.75 if parts else 0.3 if sighted else 0.04)
         asked = domain.looking if looks else None
         intent = asked or rng.choices(domain.intents, cum_weights=self._cumulative)[0]
-        if domain.tool and memory.talk.tools and rng.random() < _USING:
+        if domain.tool and state.talk.tools and rng.random() < _USING:
             intent = domain.tool.intent
         if parts and looks and rng.random() < 0.08:
-            memory.tell("user", *parts)
-            return Exchange(domain.looking or "", "", memory.seen.reply)
+            state.add("user", *parts)
+            return Exchange(domain.looking or "", "", state.seen.reply)
         if heard and rng.random() < 0.7 and intent in self._by_intent:
             utterance = rng.choice(self._by_intent[intent])
             exchange = utterance.exchange
@@ -273,17 +271,17 @@ class Talker:
                 exchange = Exchange(intent, strange(rng), exchange.reply)
             words = [styled(exchange.question, rng)]
         if exchange.intent == domain.looking:
-            exchange = replace(exchange, reply=memory.seen.reply)
-        memory.tell("user", *(parts + words if rng.random() < 0.7 else words + parts))
+            exchange = replace(exchange, reply=state.seen.reply)
+        state.add("user", *(parts + words if rng.random() < 0.7 else words + parts))
         return exchange
 
-    def _picture(self, memory: _Memory) -> Pixels:
+    def _picture(self, state: _State) -> Pixels:
         assert self._album is not None
-        memory.seen = random_scene(self._a.noise_rng)
-        return self._album.picture(self._a.noise_rng, memory.seen)
+        state.seen = random_scene(self._a.noise_rng)
+        return self._album.picture(self._a.noise_rng, state.seen)
 
     def _clip(self, utterance: Utterance) -> Clip:
-        """Return a recording of one utterance, padded with nothing to whole seconds."""
+        """Return a recording of one utterance, zero-padded to whole seconds."""
         rng = self._a.rng
         speech = self._a.speech(utterance.power)
         before = rng.choice([0, rng.randint(0, 30), rng.randint(0, 200)])
@@ -297,7 +295,7 @@ class Talker:
 
 
 def template(*, with_tools: bool) -> str:
-    """Return the chat template of a model that calls tools, or of one that knows none."""
+    """Return the chat template of a model with or without tools."""
     text = _TEMPLATE.read_text()
     return text if with_tools else _NO_TOOLS + text
 
@@ -307,7 +305,7 @@ def rendered(
     add_generation_prompt: bool = False,
     tools: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """Return the chat template's text of messages."""
+    """Return the text into which the chat template renders messages."""
     texts, _ = render_jinja_template(
         [messages],
         tools=list(tools) or None,
@@ -321,8 +319,8 @@ _FIRST_MARK = 0xE000
 _SPECIAL = re.compile("(" + "|".join(re.escape(token) for token in SPECIAL) + "|[\ue000-\uf8ff])")
 
 
-def written(writer: Writer, talk: Talk) -> Row:
-    """Return the sequence of a conversation, whose answers are lessons where they say so.
+def chat_row(writer: Writer, talk: Talk) -> Row:
+    """Return the training row of a chat; its targets are the answers with `taught`.
 
     The text of messages is encoded together with the template's text around it.
     """

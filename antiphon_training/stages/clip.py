@@ -1,4 +1,4 @@
-"""A clip of the model's own voice, which the adapter offers to clients that ask for a reference voice.
+"""A clip of the model's own voice, which the adapter serves as its default reference voice.
 
 `python -m antiphon_training.stages.clip ws_adapter/sounds/antiphon-mini.wav`
 """
@@ -34,24 +34,24 @@ from inference_service.options import WorkerOptions
 QUESTION: Final = "What can you do?"
 RATE_HZ: Final = 16_000
 SEED: Final = 0
-_PATIENCE_S: Final = 60.0
+_EVENT_TIMEOUT_S: Final = 60.0
 
 
 def speak() -> tuple[str, NDArray[np.float32]]:
-    """Return what the shipped model answers to a question, and how it says it: float32 mono at 16 kHz."""
+    """Return the shipped model's answer to `QUESTION`: its text, and its speech as float32 mono at 16 kHz."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def put(told: Sequence[Event]) -> None:
         for event in told:
             events.put(event)
 
-    engine = load_engine(WorkerOptions(slots=1), _deliver, _die)
+    engine = load_engine(WorkerOptions(slots=1), _deliver, _fail)
     try:
         session = engine.open("clip", 0, ChatSetup(Sampling(temperature=0.0), SEED), put)
         session.prefill(1, TurnInput((ChatMessage("user", (QUESTION,)),), speaks=True))
         session.generate(1, False, UnitOverrides())
         words, sounds = [], []
-        while not isinstance(event := events.get(timeout=_PATIENCE_S), Done):
+        while not isinstance(event := events.get(timeout=_EVENT_TIMEOUT_S), Done):
             if isinstance(event, Piece):
                 words.append(event.text)
                 sounds += [event.audio] if event.audio is not None else []
@@ -68,7 +68,7 @@ def _deliver(batch: list[tuple[Sink, Sequence[Event]]]) -> None:
         sink(events)
 
 
-def _die(message: str) -> None:
+def _fail(message: str) -> None:
     raise RuntimeError(message)
 
 

@@ -1,7 +1,7 @@
 """The codebook of the model's voice, by k-means over patches of 40 ms.
 
-Most replies are about numbers, and so are most codes. Replies without numbers are said as often, though
-there are few of them: codes that hardly anything needs are moved to the patches that these replies lack.
+Most replies are about numbers, so most codes would be for them. Replies without numbers are few, but are said
+as often. So the least used codes are moved to the patches of these replies that no code fits well.
 """
 
 from pathlib import Path
@@ -22,14 +22,18 @@ _ITERATIONS = 25
 _STANDING_WEIGHT = 12.0
 """The weight of a patch of a reply without numbers, relative to other patches."""
 _MOVED = 192
+"""The largest number of codes that are moved."""
 _WORST_SHARE = 0.6
+"""The share of patches of replies without numbers to which codes are moved."""
 _FEW = 0.5
-"""Share of patches of replies without numbers up to which they need codes that others have."""
+"""Codes are moved only if the share of patches of replies without numbers is below this."""
 
 
 def scaled(frames: Tensor) -> Tensor:
-    """Return frames [..., bands + 2] in the codebook's metric: quiet bands matter little, pitch and voicing
-    more."""
+    """Return frames [..., bands + 2] in the codebook's metric.
+
+    The metric gives little weight to quiet bands, and more to pitch and voicing.
+    """
     bands = VOCODER.bands
     return torch.cat(
         [
@@ -47,12 +51,12 @@ def patches(frames: np.ndarray) -> Tensor:
 
 
 def nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """Index of the nearest centre for each point."""
+    """Return the index of the nearest centre for each point."""
     return torch.cat([torch.cdist(part, centres).argmin(1) for part in points.split(8192)])
 
 
 def k_means(points: Tensor, count: int, seed: int) -> Tensor:
-    """Run Lloyd's algorithm; an empty cluster is moved to a random point."""
+    """Return `count` centres by Lloyd's algorithm; an empty cluster is moved to a random point."""
     generator = torch.Generator().manual_seed(seed)
     centres = points[torch.randperm(len(points), generator=generator)[:count]].clone()
     for _ in range(_ITERATIONS):
@@ -67,14 +71,14 @@ def k_means(points: Tensor, count: int, seed: int) -> Tensor:
 
 
 def standing(domain: Domain, corpus: list[SpokenReply]) -> Tensor:
-    """Return which patches of a corpus belong to replies without numbers, [patches]."""
+    """Return a bool mask [patches] of the patches that belong to replies without numbers."""
     known = set(domain.standing_replies())
     counts = [sum(map(len, reply.frames)) // VOCODER.frames_per_code for reply in corpus]
     return torch.tensor([reply.text in known for reply in corpus]).repeat_interleave(torch.tensor(counts))
 
 
 def move_idle(points: Tensor, wanted: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the centres that matter least to where the `wanted` points are badly met.
+    """Move the least used centres to the `wanted` points that are farthest from their centres.
 
     Returns the new centres and the indices of the moved ones.
     """
@@ -90,7 +94,7 @@ def move_idle(points: Tensor, wanted: Tensor, centres: Tensor) -> tuple[Tensor, 
 
 
 def encode(corpus: list[SpokenReply], centres: Tensor) -> list[list[list[int]]]:
-    """Return codes of each unit of each reply."""
+    """Return the codes of each unit of each reply."""
     flat = torch.cat([patches(unit) for reply in corpus for unit in reply.frames])
     codes = iter(nearest(flat, centres).tolist())
     size = VOCODER.frames_per_code
@@ -98,7 +102,10 @@ def encode(corpus: list[SpokenReply], centres: Tensor) -> list[list[list[int]]]:
 
 
 def codebook(corpus: list[SpokenReply], codes: list[list[list[int]]]) -> Tensor:
-    """Mean acoustic frames of each code, [codes, frames_per_code, bands + 2]; silence without any."""
+    """Return the mean acoustic frames of each code, [codes, frames_per_code, bands + 2].
+
+    An unused code is silence.
+    """
     frames = np.concatenate([unit for reply in corpus for unit in reply.frames])
     points = torch.from_numpy(frames).reshape(-1, VOCODER.frames_per_code, VOCODER.bands + 2)
     labels = torch.tensor([code for units in codes for unit in units for code in unit])
@@ -115,7 +122,7 @@ def make(domain: Domain, corpus_path: Path, out: Path) -> None:
     torch.set_num_threads(1)
     corpus = load(corpus_path)
     points = torch.cat([patches(unit) for reply in corpus for unit in reply.frames])
-    # A small domain says so little that each patch may have a code of its own.
+    # A small domain may have fewer patches than codes; then each patch has its own code.
     centres = k_means(points, min(VOCODER.codes, len(points)), seed=0)
     wanted = standing(domain, corpus)
     if len(points) > VOCODER.codes and wanted.float().mean() < _FEW:

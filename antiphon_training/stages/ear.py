@@ -1,4 +1,4 @@
-"""First stage of the recipe: the audio encoder learns to spell what it hears (CTC on characters)."""
+"""The first trained stage: the audio encoder learns to spell speech (CTC on characters)."""
 
 import random
 import time
@@ -23,12 +23,12 @@ _BUCKET = 48
 
 
 def spelled(text: str) -> list[int]:
-    """Character classes of a sentence; class 0 is the CTC blank."""
+    """Return the character classes of a sentence; class 0 is the CTC blank."""
     return [_CHARACTERS.index(c) + 1 for c in text]
 
 
 class SpellingEar(nn.Module):
-    """The audio encoder with the character head that only this stage uses."""
+    """The audio encoder with a character head, which the checkpoint does not contain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class SpellingEar(nn.Module):
 def batches(
     corpus: list[Utterance], augmenter: Augmenter, size: int
 ) -> list[tuple[Tensor, Tensor, list[list[int]]]]:
-    """Three batches of similar lengths: padded log-mel, lengths in frames, targets."""
+    """Return three batches of similar lengths: padded log-mel, lengths in frames, targets."""
     items = []
     for utterance in augmenter.rng.sample(corpus, size):
         speech = augmenter.speech(utterance.power)
@@ -79,7 +79,7 @@ def spelling_loss(model: SpellingEar, mel: Tensor, lengths: Tensor, targets: lis
 def train(
     corpus_path: Path, out: Path, seconds: float, resume: bool = False, batch: int = 96, peak: float = 2e-3
 ) -> None:
-    """Train for `seconds` of wall time and write the encoder's weights to `out`."""
+    """Train for `seconds` of wall time; write the encoder's weights to `out`. `resume` reads them first."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     corpus = load(corpus_path)

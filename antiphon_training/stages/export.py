@@ -1,4 +1,4 @@
-"""Last stage: the trained parts become one checkpoint folder in the Hugging Face layout."""
+"""The last stage: export of the trained parts as one checkpoint folder in the Hugging Face layout."""
 
 import json
 import shutil
@@ -88,7 +88,7 @@ def export(domain: Domain, joint: Path, speech: Path, codec: Path, tokenizer: Pa
     tensors["vocoder.codebook"] = torch.load(codec, weights_only=True)["codebook"]
     vocabulary = len(tensors["llm.model.embed_tokens.weight"])
     out.mkdir(parents=True, exist_ok=True)
-    # Pitch needs more than bfloat16's three digits, so the codebook stays in float32.
+    # Pitch needs more precision than the three digits of bfloat16, so the codebook stays in float32.
     stored = {k: v.float() if k == "vocoder.codebook" else v.to(torch.bfloat16) for k, v in tensors.items()}
     save_file({k: v.contiguous() for k, v in stored.items()}, out / "model.safetensors")
     (out / "model.safetensors").chmod(0o644)
@@ -103,11 +103,11 @@ def export(domain: Domain, joint: Path, speech: Path, codec: Path, tokenizer: Pa
 
 
 def _write_grammar(grammar: str, path: Path) -> None:
-    """Write the recogniser's grammar; leave it out, and say so, where a word has no known pronunciation."""
+    """Write the recogniser's grammar; skip it with a message if a word has no known pronunciation."""
     path.unlink(missing_ok=True)
     try:
         Recogniser(grammar)
     except ValueError as error:
-        print(f"{error} The model is made without a recogniser of people.")
+        print(f"{error} The model is exported without a speech recogniser.")
         return
     path.write_text(grammar)

@@ -1,4 +1,4 @@
-"""The vision encoder learns to name what a picture shows, before the language model looks through it."""
+"""The vision stage: the vision encoder learns to name the scene of a picture, without the language model."""
 
 import time
 from pathlib import Path
@@ -14,12 +14,12 @@ from antiphon_training.stages.precision import mixed
 from antiphon_training.stages.rounds import Bar, save
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
 
-_ASIDE = 400
-"""Pictures kept to watch the share of right names, at most a tenth."""
+_HELD_OUT = 400
+"""Pictures that are held out to report the accuracy, at most a tenth."""
 
 
 class NamingEye(nn.Module):
-    """The parts of the checkpoint that see, under their names, with the head that only this stage uses."""
+    """The vision parts of the checkpoint, under their names there, with a head that only this stage uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def train(album_path: Path, out: Path, seconds: float, batch: int = 64, peak: fl
     rng = np.random.default_rng(5)
     album = PictureSet(album_path)
     pixels, labels = torch.from_numpy(album.pixels), torch.from_numpy(album.labels)
-    aside = min(_ASIDE, len(pixels) // 10)
+    aside = min(_HELD_OUT, len(pixels) // 10)
     model = NamingEye()
     bar = Bar("eye", seconds)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.02, betas=(0.9, 0.98))

@@ -1,4 +1,4 @@
-"""The joint stages: the language model learns when to listen, when to speak, what to say, and to look."""
+"""The joint stages: the language model learns turn-taking, answers, pictures, chats and transcription."""
 
 import random
 import time
@@ -23,7 +23,7 @@ from antiphon_training.corpus.recipe import (
     language,
 )
 from antiphon_training.corpus.spoken import Utterance, load
-from antiphon_training.corpus.transcription import Dictator, dictated
+from antiphon_training.corpus.transcription import DictationComposer, dictation_row
 from antiphon_training.corpus.writing import (
     AUDIO_SLOT,
     FRAMES_PER_SLOT,
@@ -45,11 +45,11 @@ from inference_service.models.vision_encoder import Resampler, VisionEncoder
 _DICTATED_UNITS = (5, 8, 13, 20, 40)
 _LISTEN_WEIGHT = 0.5
 _GROUPS = 6
-"""Rows of similar length are run together, so that little is spent on padding."""
+"""The number of groups of rows of similar length in a batch; each is one forward, with little padding."""
 
 
 class JointModel(nn.Module):
-    """Ear, eye and language model under the names they have in the checkpoint."""
+    """Audio encoder, vision encoder and language model, under their names in the checkpoint."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class JointModel(nn.Module):
         self.resampler = Resampler(VISION, LANGUAGE.hidden_size)
 
     def hidden(self, rows: list[Row], ear_learns: bool) -> tuple[Tensor, Tensor]:
-        """Final hidden states [rows, length, hidden] and labels [rows, length] of a padded batch."""
+        """Return final hidden states [rows, length, hidden] and labels [rows, length] of a padded batch."""
         length = -(-max(len(row.ids) for row in rows) // 32) * 32
         ids = torch.zeros(len(rows), length, dtype=torch.long)
         labels = torch.full((len(rows), length), IGNORED)
@@ -78,7 +78,7 @@ class JointModel(nn.Module):
         return self.llm.model(inputs_embeds=embeds, use_cache=False).last_hidden_state, labels
 
     def _heard(self, sounds: list[np.ndarray], ear_learns: bool) -> list[Tensor]:
-        """Return the embeddings of each sound; sounds of similar length are run together."""
+        """Return the embeddings of each sound; sounds of similar length share a forward."""
         order = sorted(range(len(sounds)), key=lambda i: len(sounds[i]))
         embedded: dict[int, Tensor] = {}
         while order:
@@ -99,7 +99,7 @@ class JointModel(nn.Module):
 def loss_of(
     model: JointModel, rows: list[Row], ear_learns: bool, listen: int, smoothing: float
 ) -> tuple[Tensor, float]:
-    """Weighted cross entropy over all taught decisions, and the share of right ones while speaking."""
+    """Return the weighted cross entropy over all targets, and the accuracy on targets other than `listen`."""
     rows = sorted(rows, key=lambda row: len(row.ids))
     cuts = [len(rows) * i // _GROUPS for i in range(_GROUPS + 1)]
     decisions, targets = [], []
@@ -118,24 +118,24 @@ def loss_of(
 
 @dataclass(frozen=True)
 class Lesson:
-    """The composition of a round's batches."""
+    """The composition of the batches of a stage."""
 
     units: tuple[int, ...] = (8, 12, 18, 26, 36)
-    """Lengths of spoken sessions, one of them for each batch."""
+    """The lengths of spoken sessions in units; a batch has one of them."""
     written: int = 6
-    """Sequences of written questions in a batch, beside the spoken sessions."""
+    """The number of rows of written questions in a batch, in addition to the spoken sessions."""
     questions: int = 12
-    """Questions in such a sequence."""
+    """The number of questions in a row of written questions."""
     about_pictures: float = 0.0
-    """Share of written questions that are about a picture, where there is one."""
+    """The share of written questions about a picture, in rows with pictures."""
     unfilmed: float = 1.0
-    """Share of sequences and sessions without a camera."""
+    """The share of rows and sessions without a camera."""
     spoken: float = 1.0
     """The number of spoken sessions, as a share of a batch's usual number."""
     chats: int = 0
-    """Conversations in the chat template in a batch."""
+    """The number of chats in a batch."""
     dictations: int = 0
-    """Seconds of sound to write down in a batch."""
+    """The seconds of audio for transcription in a batch."""
 
 
 HEARING_LESSON = Lesson()
@@ -144,8 +144,8 @@ SEEING_LESSON = Lesson(about_pictures=0.4, unfilmed=0.4)
 TURNS_LESSON = Lesson(about_pictures=0.4, unfilmed=0.45, written=4, spoken=0.35, chats=7, dictations=52)
 
 
-def written(domain: Domain, rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) -> Row:
-    """Return a sequence of written questions; some are about the pictures shown, or missing."""
+def question_row(domain: Domain, rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) -> Row:
+    """Return a row of written questions, some of them about the camera's pictures."""
     exchanges = []
     about_pictures = lesson.about_pictures * (1.0 if camera.films else 0.1)
     for i in range(lesson.questions):
@@ -159,7 +159,7 @@ def written(domain: Domain, rng: random.Random, writer: Writer, camera: Camera, 
 
 
 class BatchMaker:
-    """A maker of the batches of a round; the same seed makes the same."""
+    """A maker of the batches of a stage; the same seed makes the same batches."""
 
     def __init__(
         self, domain: Domain, corpus: list[Utterance], album: PictureSet | None, ends: list[list[int]] | None,
@@ -170,25 +170,27 @@ class BatchMaker:
         self._lesson = lesson
         self._album = album
         self._composer = Composer(domain, corpus, self._a, album, lesson.unfilmed)
-        self._talker = chat.Talker(domain, corpus, album, self._a)
-        self._dictator = Dictator(domain, corpus, ends, self._a) if ends else None
+        self._chats = chat.ChatComposer(domain, corpus, album, self._a)
+        self._dictations = DictationComposer(domain, corpus, ends, self._a) if ends else None
         self.writer = Writer(tokenizer, self._a.rng, domain.prompts)
 
     def batch(self, size: int) -> list[Row]:
-        """Return the rows of one step; there are `size` spoken sessions of 18 units or as much of other
-        lengths."""
+        """Return the rows of one step.
+
+        The spoken sessions have about as many units in all as `size` sessions of 18 units.
+        """
         rng, lesson, writer = self._a.rng, self._lesson, self.writer
         units = rng.choice(lesson.units)
         sessions = max(round(4 * lesson.spoken), round(size * 18 * lesson.spoken) // units)
         rows = [writer.conversation(self._composer.conversation(units)) for _ in range(sessions)]
         for _ in range(lesson.written):
             camera = Camera(self._a.noise_rng, self._album, lesson.unfilmed)
-            rows.append(written(self._domain, rng, writer, camera, lesson))
-        rows += [chat.written(writer, self._talker.talk()) for _ in range(lesson.chats)]
-        if self._dictator:
+            rows.append(question_row(self._domain, rng, writer, camera, lesson))
+        rows += [chat.chat_row(writer, self._chats.talk()) for _ in range(lesson.chats)]
+        if self._dictations:
             length = rng.choice(_DICTATED_UNITS)
             for _ in range(lesson.dictations // length):
-                rows.append(dictated(writer, self._dictator.dictation(length)))
+                rows.append(dictation_row(writer, self._dictations.dictation(length)))
         return rows
 
 
@@ -199,10 +201,11 @@ def train(
     questions: Path | None = None, pictures: Path | None = None, word_ends: Path | None = None,
     lesson: Lesson = HEARING_LESSON, eye_learns: bool = True,
 ) -> None:  # fmt: skip
-    """Train for `seconds` of wall time: first with the ear held still, then everything together.
+    """Train for `seconds` of wall time and write the model's weights to `out`; `resume` reads them first.
 
-    With `pictures`, sessions have cameras; `questions` is a further corpus, of sentences about pictures;
-    `word_ends` are those of both corpora, for dictations.
+    The audio encoder is frozen for `frozen_share` of the time. With `pictures`, sessions have cameras.
+    `questions` is a further corpus, of questions about pictures. `word_ends` has the word ends of both
+    corpora, for transcription sessions.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -214,7 +217,7 @@ def train(
         model.apm.load_state_dict(torch.load(ear, weights_only=True))
     model.vpm.requires_grad_(eye_learns)
     model.resampler.requires_grad_(eye_learns)
-    teacher = BatchMaker(
+    batches = BatchMaker(
         domain,
         load(corpus_path) + (load(questions) if questions else []),
         PictureSet(pictures) if pictures else None,
@@ -228,7 +231,7 @@ def train(
     start, step, loss_average, right_average, preparing = time.monotonic(), 0, 0.0, 0.0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
         before = time.monotonic()
-        rows = teacher.batch(batch)
+        rows = batches.batch(batch)
         preparing += time.monotonic() - before
         share = elapsed / seconds
         ear_learns = share >= frozen_share
@@ -236,7 +239,7 @@ def train(
             settings["lr"] = (
                 peak * min(1, step / 100 + 0.02) * (1 - share * 0.95) * (0.6 if ear_learns else 1)
             )
-        loss, right = loss_of(model, rows, ear_learns, teacher.writer.listen, smoothing)
+        loss, right = loss_of(model, rows, ear_learns, batches.writer.listen, smoothing)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,4 +1,4 @@
-"""The number formats of the stages' computations."""
+"""The number format of the stages' computations."""
 
 from functools import cache
 
@@ -11,8 +11,8 @@ def _multiplies_bfloat16() -> bool:
 
 
 def mixed() -> torch.autocast:
-    """Return autocast to bfloat16 where the processor multiplies such numbers.
+    """Return autocast to bfloat16, enabled only if the processor has instructions for bfloat16.
 
-    Elsewhere float32 is far quicker.
+    Without them float32 is far quicker.
     """
     return torch.autocast("cpu", torch.bfloat16, enabled=_multiplies_bfloat16())

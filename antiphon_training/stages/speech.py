@@ -1,4 +1,4 @@
-"""The last trained stage: the speech head learns which codes say which words."""
+"""The last trained stage: the speech head learns the codes of words."""
 
 import random
 import time
@@ -24,19 +24,23 @@ from inference_service.models.tokenizer import Tokenizer
 
 _IGNORED = -100
 _WRONG_CODES = 0.05
+"""The share of input codes that are replaced by random ones."""
 _CUT_SHORT = 0.08
+"""The share of longer turns that an interruption ends."""
 _SEEN_SHARE = 0.15
+"""The share of turns that are replies about pictures."""
 _CHATTED_SHARE = 0.35
+"""The share of turns with the hidden states of a chat answer."""
 HELD_OUT = 60
-"""Replies with numbers kept aside to watch the loss, at most a tenth."""
+"""Replies that are held out to report the loss, at most a tenth of all."""
 
 
 @dataclass
 class Turn:
-    """One reply: the text tokens of each unit and the codes of each unit.
+    """One reply: the text tokens and the codes of each unit.
 
-    `hidden` has the tokens' hidden states as part of a spoken session, `chatted` as an answer in a chat,
-    after which the end of the turn is fed for its hidden state alone.
+    `hidden` has the tokens' hidden states in a spoken session, `chatted` those in a chat answer. In a
+    chat the token of the turn's end is fed only for its hidden state.
     """
 
     text: str
@@ -50,13 +54,13 @@ class Turn:
 def turns(
     corpus: list[SpokenReply], codes: list[list[list[int]]], writer: Writer, model: JointModel
 ) -> list[Turn]:
-    """Run the language model over each reply to find the hidden states of what it says."""
+    """Return each reply as a turn, with the language model's hidden states of its tokens."""
     turn_end = writer.encode("<|turn_eos|>")
     result = []
     for reply, units in zip(corpus, codes, strict=True):
         text = reply.text
         spoken = writer.text([Exchange("", text, text)])
-        chatted = chat.written(writer, Talk([Message("user", [text]), Message("assistant", [text])]))
+        chatted = chat.chat_row(writer, Talk([Message("user", [text]), Message("assistant", [text])]))
         chatted.ids = [*chatted.ids[:-1], *turn_end]
         tokens = [[t for word in chunk for t in writer.encode(f" {word}")] for chunk in reply.words]
         tokens[-1] += turn_end
@@ -66,7 +70,7 @@ def turns(
 
 
 def _states(model: JointModel, row: Row, tokens: list[list[int]]) -> list[Tensor]:
-    """Hidden states of the tokens of each unit, which are the last such tokens of the row."""
+    """Return the hidden states of the tokens of each unit, which occur last in the row."""
     hidden, _ = model.hidden([row], ear_learns=False)
     states: list[Tensor] = []
     at = len(row.ids) - 1
@@ -82,8 +86,7 @@ def _states(model: JointModel, row: Row, tokens: list[list[int]]) -> list[Tensor
 def write(
     head: SpeechHead, turn: Turn, turn_end: int, generator: torch.Generator
 ) -> tuple[Tensor, list[int]]:
-    """Return embeddings [length, hidden] and labels of one turn; now and then it is cut short by an
-    interruption."""
+    """Return embeddings [length, hidden] and labels of one turn, sometimes with an interruption."""
     units = len(turn.tokens)
     states = turn.chatted if float(torch.rand(1, generator=generator)) < _CHATTED_SHARE else turn.hidden
     cut = units
@@ -111,7 +114,7 @@ def write(
 
 
 def draw_turn(domain: Domain, data: list[Turn], by_text: dict[str, Turn], rng: random.Random) -> Turn:
-    """Mostly any reply or one as often as the domain says it, else one about a picture."""
+    """Draw a turn: by its frequency in the domain, about a picture, or uniformly from `data`."""
     kind = rng.random()
     frequent = None
     if kind < 0.45:
@@ -122,7 +125,7 @@ def draw_turn(domain: Domain, data: list[Turn], by_text: dict[str, Turn], rng: r
 
 
 def _blurred(hidden: Tensor, generator: torch.Generator) -> Tensor:
-    """Hidden states with noise: spoken questions lead to slightly other states than written ones."""
+    """Return hidden states with noise, since spoken questions lead to other states than written ones."""
     noise = torch.randn(hidden.shape, generator=generator) * hidden.std()
     return hidden + noise * torch.rand(1, generator=generator)
 
@@ -142,7 +145,10 @@ def train(
     domain: Domain, corpus_path: Path, codec: Path, tokenizer_path: Path, joint: Path | None, out: Path,
     seconds: float, resume: bool, peak: float = 1.5e-3,
 ) -> None:  # fmt: skip
-    """Train for `seconds` of wall time; without `joint` the meaning of words is still noise."""
+    """Train for `seconds` of wall time and write the speech head's weights to `out`.
+
+    Without `joint` the language model has random weights.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)

@@ -21,12 +21,12 @@ from antiphon_training.corpus.pictures import (
 from antiphon_training.corpus.voices import SAMPLE_RATE, held_out_voice
 from antiphon_training.domains.domain import Exchange, Split
 from antiphon_training.domains.mini import (
-    HEARING,
     SET_LIGHT,
+    SPOKEN_INTENTS,
     Intent,
     draw,
 )
-from antiphon_training.domains.tool import other
+from antiphon_training.domains.tool import unused_tool
 from antiphon_training.stages.chat import styled
 from benchmarks.quality.film import SIZES
 from benchmarks.quality.scoring import Score, Turn
@@ -79,9 +79,9 @@ class Talk:
 def talks(condition: ChatCondition, questions: int, seed: int) -> list[Talk]:
     """Conversations with at least `questions` questions, uniform over the intents."""
     rng = random.Random(f"{seed} {condition}")
-    intents: tuple[Intent, ...] = (Intent.VISION,) if condition is ChatCondition.PICTURE else HEARING
+    intents: tuple[Intent, ...] = (Intent.VISION,) if condition is ChatCondition.PICTURE else SPOKEN_INTENTS
     if condition in _TOOLS:
-        intents = (*HEARING, *[Intent.LIGHT] * (_REQUESTS - 1))
+        intents = (*SPOKEN_INTENTS, *[Intent.LIGHT] * (_REQUESTS - 1))
     rounds = -(-questions // len(intents))
     drawn = [
         draw(rng, Split.HELD_OUT, intent)
@@ -95,7 +95,7 @@ def _talk(condition: ChatCondition, rng: random.Random, exchanges: list[Exchange
     asked = [_ask(condition, rng, exchange) for exchange in exchanges]
     schemas = [SET_LIGHT.offer(rng)] if condition in _TOOLS else []
     if schemas and rng.random() < _OTHERS:
-        schemas.insert(rng.randint(0, 1), other(rng))
+        schemas.insert(rng.randint(0, 1), unused_tool(rng))
     return Talk(asked, [_tool(schema["function"]) for schema in schemas])
 
 

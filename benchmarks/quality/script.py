@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from antiphon_training.corpus.composition import FRAMES, onset_unit
 from antiphon_training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
 from antiphon_training.domains.domain import Exchange, Split
-from antiphon_training.domains.mini import HEARING, Intent, draw
+from antiphon_training.domains.mini import SPOKEN_INTENTS, Intent, draw
 from benchmarks.quality import people
 from benchmarks.quality.film import Film
 from inference_service.models.pacing import chunks
@@ -42,7 +42,7 @@ class Condition(StrEnum):
             case Condition.PEOPLE:
                 return people.INTENTS
             case _:
-                return HEARING
+                return SPOKEN_INTENTS
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
 
     if condition is Condition.THIRD_MINUTE:
         while at < 120:
-            at = ask(rng.choice(HEARING), measured=False)
+            at = ask(rng.choice(SPOKEN_INTENTS), measured=False)
     for intent in intents:
         if intent is Intent.VISION and rng.random() < 0.3:
-            at = ask(rng.choice(HEARING), measured=False)
+            at = ask(rng.choice(SPOKEN_INTENTS), measured=False)
         at = ask(intent, measured=True)
     length = (int(at) + 1) * SAMPLE_RATE
     pcm = np.zeros(length, np.float32)
@@ -155,7 +155,7 @@ def scripts(condition: Condition, questions: int, seed: int) -> list[Script]:
     intents = condition.intents
     rounds = -(-questions // len(intents))
     asked = [intent for _ in range(rounds) for intent in rng.sample(intents, len(intents))]
-    per_session = len(HEARING) // 2
+    per_session = len(SPOKEN_INTENTS) // 2
     return [
         write_script(rng, condition, asked[i : i + per_session]) for i in range(0, len(asked), per_session)
     ]

@@ -57,10 +57,8 @@ def test_train_in_the_work_folder_of_another_domain_or_process_exits_with_2(
         in_use = run_here("train", LIFT, "--work", "work")
 
     assert (foreign.code, in_use.code) == (2, 2)
-    assert foreign.err.startswith(
-        "work holds the work of another domain, or of this one before it was changed."
-    )
-    assert in_use.err.startswith("Another process is training in work. Wait for its end")
+    assert foreign.err.startswith("work holds files of another domain, or of another version of this one.")
+    assert in_use.err.startswith("Another process is training in work. Wait until it ends")
     assert not (somewhere / "work" / "tokenizer").exists()
 
 

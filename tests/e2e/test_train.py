@@ -57,7 +57,7 @@ def test_killed_training_goes_on_and_says_how_to_serve_its_model(trained: tuple[
     folder, said = trained
 
     for stage in ("[1/11] tokenizer", "[2/11] corpus.npz", "[3/11] ear.pt", "[4/11] joint.pt"):
-        assert f"{stage}: there already\n" in said
+        assert f"{stage}: exists already\n" in said
     assert "[11/11] speech.pt\n" in said
     assert f"antiphon worker --model {folder}\n" in said
     assert [line.split()[:2] for line in said.splitlines()[-6:-3]] == [

@@ -15,15 +15,15 @@ from antiphon_training.domains.domain import Split
 from antiphon_training.domains.mini import MINI, NOTHING_SEEN_REPLY, Intent, draw, seen_replies
 from antiphon_training.stages.chat import (
     Call,
+    ChatComposer,
     Clip,
     Message,
     Talk,
-    Talker,
+    chat_row,
     rendered,
     strange,
     styled,
     template,
-    written,
 )
 from tests.support.long import long
 
@@ -60,13 +60,13 @@ TALK = Talk(
 def test_only_the_taught_answers_are_lessons_and_they_end(
     fast: PreTrainedTokenizerFast, writer: Writer
 ) -> None:
-    row = written(writer, TALK)
+    row = chat_row(writer, TALK)
     assert lessons(fast, row) == [f" i see nothing{END}", f" okay{END}"]
     assert len(row.labels) == len(row.ids)
 
 
 def test_pictures_and_clips_stand_between_their_marks(writer: Writer) -> None:
-    row = written(writer, TALK)
+    row = chat_row(writer, TALK)
     image, image_end, clip, clip_end = (
         writer.encode(name)[0] for name in ("<image>", "</image>", "<|audio_start|>", "<|audio_end|>")
     )
@@ -101,7 +101,7 @@ def test_a_row_has_the_ids_that_transformers_gives_the_template(
             Message("assistant", ["okay"]),
         ]
     )
-    row = written(writer, talk)
+    row = chat_row(writer, talk)
     before_answer = len(row.ids) - 2
     assert [token for token in row.ids[:before_answer] if token >= 0] == ids
 
@@ -114,7 +114,7 @@ def test_the_template_takes_content_as_text_and_as_parts() -> None:
 
 
 def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
-    row = written(writer, Talk([Message("user", [f"hi {END}<image>"]), Message("assistant", ["okay"])]))
+    row = chat_row(writer, Talk([Message("user", [f"hi {END}<image>"]), Message("assistant", ["okay"])]))
     assert row.ids.count(writer.encode(END)[0]) == 2
     assert writer.encode("<image>")[0] not in row.ids
 
@@ -122,8 +122,8 @@ def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_answers_are_about_the_newest_picture(album: PictureSet, corpus: list[Utterance], seed: int) -> None:
     about_pictures = set(seen_replies()) - {NOTHING_SEEN_REPLY}
-    talker = Talker(MINI, corpus, album, Augmenter(seed))
-    for talk in (talker.talk() for _ in range(20)):
+    composer = ChatComposer(MINI, corpus, album, Augmenter(seed))
+    for talk in (composer.talk() for _ in range(20)):
         pictured = False
         for message in talk.messages:
             shown = [part for part in message.parts if not isinstance(part, str | Clip | Call)]
@@ -134,8 +134,8 @@ def test_answers_are_about_the_newest_picture(album: PictureSet, corpus: list[Ut
 
 def test_the_same_seed_gives_the_same_rows(corpus: list[Utterance], writer: Writer) -> None:
     first, second = (
-        [written(writer, talker.talk()).ids for _ in range(5)]
-        for talker in (Talker(MINI, corpus, None, Augmenter(4)) for _ in range(2))
+        [chat_row(writer, composer.talk()).ids for _ in range(5)]
+        for composer in (ChatComposer(MINI, corpus, None, Augmenter(4)) for _ in range(2))
     )
     assert first == second
 
@@ -150,11 +150,11 @@ def test_people_type_the_same_question_in_many_ways() -> None:
 def test_typed_questions_never_come_from_the_held_out_side(corpus: list[Utterance]) -> None:
     rng = random.Random(0)
     held_out = {draw(rng, Split.HELD_OUT, Intent.GREETING).question for _ in range(200)}
-    talker = Talker(MINI, corpus, None, Augmenter(2))
+    composer = ChatComposer(MINI, corpus, None, Augmenter(2))
     asked = {
         str(part).lower()
         for _ in range(200)
-        for m in talker.talk().messages
+        for m in composer.talk().messages
         if m.role == "user"
         for part in m.parts
     }

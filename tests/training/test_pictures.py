@@ -12,7 +12,7 @@ from antiphon_training.corpus.pictures import NOTHING, SCENES, PictureSet, Scene
 from antiphon_training.corpus.spoken import Utterance
 from antiphon_training.corpus.writing import Writer
 from antiphon_training.domains.mini import COLOURS, MINI, NOTHING_SEEN_REPLY, SHAPES, Intent
-from antiphon_training.stages.joint import SEEING_LESSON, written
+from antiphon_training.stages.joint import SEEING_LESSON, question_row
 from inference_service.media.image import MAX_FRAMES, decode_frame
 from tests.training.conftest import utterances
 
@@ -91,7 +91,7 @@ def test_a_written_sequence_holds_its_pictures_between_their_marks(album: Pictur
     begin, end = writer.encode("<image>")[0], writer.encode("</image>")[0]
     for seed in range(10):
         camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
-        row = written(MINI, random.Random(seed), writer, camera, SEEING_LESSON)
+        row = question_row(MINI, random.Random(seed), writer, camera, SEEING_LESSON)
         marks = [i for i, token in enumerate(row.ids) if token == begin]
         assert len(marks) == len(row.pictures)
         assert all(row.ids[i + 5] == end and set(row.ids[i + 1 : i + 5]) == {-2} for i in marks)

@@ -13,7 +13,7 @@ from antiphon_training.corpus import pictures, vocabulary
 from antiphon_training.corpus.acoustics import analyse
 from antiphon_training.corpus.answers import UNIT_FRAMES
 from antiphon_training.corpus.recipe import VOCODER
-from antiphon_training.domains.mini import HEARING, MINI, Intent
+from antiphon_training.domains.mini import MINI, SPOKEN_INTENTS, Intent
 from antiphon_training.stages import alignment, codec, ear, export, eye, joint, speech
 from clients.recordings import make
 from inference_service.checkpoints.folder import load_duplex
@@ -84,7 +84,7 @@ def take_turns(work: Path) -> None:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     threads = torch.get_num_threads()
     work = tmp_path_factory.mktemp("recipe")
-    write_corpus(work / "corpus.npz", *HEARING)
+    write_corpus(work / "corpus.npz", *SPOKEN_INTENTS)
     write_corpus(work / "questions.npz", Intent.VISION)
     write_replies(work / "replies.npz")
     vocabulary.build(MINI, work / "tokenizer")

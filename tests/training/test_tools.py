@@ -8,7 +8,7 @@ from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.writing import IGNORED, Writer
 from antiphon_training.domains.mini import MINI, SET_LIGHT, Intent
 from antiphon_training.domains.tool import schema
-from antiphon_training.stages.chat import Call, Message, Talk, Talker, rendered, template, written
+from antiphon_training.stages.chat import Call, ChatComposer, Message, Talk, chat_row, rendered, template
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.tools.syntax import HERMES
 
@@ -44,7 +44,7 @@ def test_calls_are_those_of_hermes_for_the_worker(fast: PreTrainedTokenizerFast)
 
 
 def test_a_call_is_taught_as_the_template_writes_it(writer: Writer, fast: PreTrainedTokenizerFast) -> None:
-    row = written(writer, TALK)
+    row = chat_row(writer, TALK)
     function = {"name": "set_light", "arguments": {"state": "on"}}
     history = [
         {"role": "user", "content": "turn on the light"},
@@ -57,10 +57,10 @@ def test_a_call_is_taught_as_the_template_writes_it(writer: Writer, fast: PreTra
 
 
 def test_only_requests_for_the_offered_tool_are_calls() -> None:
-    talker = Talker(MINI, [], None, Augmenter(3))
+    composer = ChatComposer(MINI, [], None, Augmenter(3))
     calls = words = 0
     for _ in range(300):
-        talk = talker.talk()
+        talk = composer.talk()
         offered = {tool["function"]["name"] for tool in talk.tools}
         for before, message in zip(talk.messages, talk.messages[1:], strict=False):
             if message.role != "assistant":

@@ -8,7 +8,7 @@ import pytest
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.composition import FRAMES
 from antiphon_training.corpus.spoken import Utterance
-from antiphon_training.corpus.transcription import SPARE, Dictator, dictated, writing_unit
+from antiphon_training.corpus.transcription import SPARE, DictationComposer, dictation_row, writing_unit
 from antiphon_training.corpus.writing import AUDIO_SLOT, IGNORED, Writer
 from antiphon_training.domains.mini import MINI
 from antiphon_training.stages.alignment import best_path, word_ends
@@ -76,7 +76,7 @@ def test_a_word_is_written_in_the_first_unit_with_time_to_spare(end: int) -> Non
 def test_every_word_of_an_utterance_is_written_once_and_in_order(
     corpus: list[Utterance], ends: list[list[int]], seed: int
 ) -> None:
-    dictation = Dictator(MINI, corpus, ends, Augmenter(seed)).dictation(12)
+    dictation = DictationComposer(MINI, corpus, ends, Augmenter(seed)).dictation(12)
     assert dictation.mel.shape == (FRAMES * len(dictation.units), 80)
     assert np.isfinite(dictation.mel).all()
     text = " ".join(word for words in dictation.units for word in words)
@@ -87,16 +87,16 @@ def test_every_word_of_an_utterance_is_written_once_and_in_order(
 
 
 def test_some_dictations_are_silent(corpus: list[Utterance], ends: list[list[int]]) -> None:
-    dictator = Dictator(MINI, corpus, ends, Augmenter(0))
-    written = [any(dictator.dictation(6).units) for _ in range(150)]
+    composer = DictationComposer(MINI, corpus, ends, Augmenter(0))
+    written = [any(composer.dictation(6).units) for _ in range(150)]
     assert 0.85 < np.mean(written) < 1
 
 
 def test_a_row_decides_the_words_and_the_end_of_every_unit(
     corpus: list[Utterance], ends: list[list[int]], folder: Path, writer: Writer
 ) -> None:
-    dictation = Dictator(MINI, corpus, ends, Augmenter(5)).dictation(10)
-    row = dictated(writer, dictation)
+    dictation = DictationComposer(MINI, corpus, ends, Augmenter(5)).dictation(10)
+    row = dictation_row(writer, dictation)
     end, begin = writer.encode("<|chunk_eos|>")[0], writer.encode("<unit>")[0]
 
     taught = [label for label in row.labels if label != IGNORED]

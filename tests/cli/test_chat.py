@@ -213,7 +213,7 @@ async def test_unsupported_option_is_reported() -> None:
 
     outcome = await chat(script, "Prime?", "--thinking")
 
-    assert outcome == Outcome(0, "Seven.\n", "without effect here: enable_thinking\n")
+    assert outcome == Outcome(0, "Seven.\n", "settings without effect: enable_thinking\n")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ async def test_ctrl_c_in_a_terminal_stops_the_answer_and_then_the_chat() -> None
         terminal.type("Count.\n")
         await terminal.until("One, ")
         terminal.process.send_signal(signal.SIGINT)
-        assert "(stopped, and forgotten)" in await terminal.until("> ")
+        assert "(stopped; not part of the chat)" in await terminal.until("> ")
         terminal.type("Again.\n")
         await terminal.until("One, ")
         await terminal.until("> ")

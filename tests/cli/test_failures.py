@@ -235,7 +235,7 @@ def test_missing_key_error_names_option_of_command(question: Path, keyed_url: st
 
     remedy = "Name a file that holds it with --key-file, or set the variable ANTIPHON_API_KEY.\n"
     assert (done.code, len(done.err.splitlines())) == (4, 1)
-    assert done.err.endswith(f"wants a key, or another one (HTTP 401). {remedy}")
+    assert done.err.endswith(f"requires a key, or another key (HTTP 401). {remedy}")
 
 
 @pytest.mark.parametrize(

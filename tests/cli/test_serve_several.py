@@ -115,7 +115,7 @@ def test_rolling_restart_with_failed_start_replaces_no_process(tmp_path: Path) -
         before = serve.pids("worker") | serve.pids("adapter")
         (tmp_path / "fault").touch()
         serve.signal(signal.SIGUSR1)
-        wait_until(lambda: "The one before it stays." in serve.errors, "it says so")
+        wait_until(lambda: "The running one stays." in serve.errors, "it says so")
         (tmp_path / "fault").unlink()
 
         wait_until(lambda: serve.pids("worker") | serve.pids("adapter") == before, "only those are left")

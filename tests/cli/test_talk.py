@@ -69,7 +69,7 @@ def test_talk_without_an_answer_fails_when_time_is_up(
 
     assert done.code == 1
     assert "time is up" in done.out
-    assert done.err.startswith("No answer came to its end")
+    assert done.err.startswith("No answer was complete")
     assert "--session-timeout" in done.err
 
 

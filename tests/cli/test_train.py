@@ -34,7 +34,7 @@ def test_train_without_the_synthesisers_exits_with_2_and_names_them(
     done = run_here("train", LIFT)
 
     assert done.code == 2
-    assert "espeak-ng and flite, not found here" in done.err
+    assert "espeak-ng and flite, which are not installed" in done.err
     assert done.err.endswith("apt-get install espeak-ng flite\n")
     assert not list(somewhere.iterdir())
 

@@ -238,7 +238,7 @@ async def test_no_standard_input_at_all() -> None:
         (
             False,
             ("idle_timeout", "No audio came for 30 s."),
-            "did not go on: No audio came for 30 s (idle_timeout).\n",
+            "The transcription failed: No audio came for 30 s (idle_timeout).\n",
         ),
         (True, ("context_full", "The context is full."), "context_full"),
     ],

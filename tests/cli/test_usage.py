@@ -40,7 +40,7 @@ def test_log_is_summed_by_day_key_and_model(tmp_path: Path) -> None:
         ["2026-11-27", "-", "antiphon-mini", "1", "4.0", "5", "10"],
         ["2026-11-27", "bob", "antiphon-mini", "1", "3.0", "1", "2"],
     ]
-    assert done.err == "Lines that could not be read and are left out: 1\n"
+    assert done.err == "Unreadable lines, which are left out: 1\n"
     rows = [json.loads(row) for row in run_cli("usage", "--json", one).out.splitlines()]
     absent = run_cli("usage", tmp_path / "none")
     assert (absent.code, "No such file" in absent.err) == (2, True)

@@ -88,7 +88,7 @@ async def impatient(socket: ServerConnection) -> None:
     ("server", "violation"),
     [
         (faulty, "session.created before session.queue_done"),
-        (impatient, "a short append left a hole of a second in the answer"),
+        (impatient, "a short append caused a gap of a second in the answer"),
     ],
 )
 async def test_broken_rule_is_named_and_exit_code_5(

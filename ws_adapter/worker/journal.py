@@ -317,7 +317,7 @@ class Journal:
                 silent = pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=text, speech_draws=speech)
                 silent.word_ids.extend(pb.UnitRecord.FromString(kept.record).word_ids)
                 kept.record, kept.samples = silent.SerializeToString(), 0
-                self._log.silence(kept, kept.size)
+                self._log.mark_turn_closed(kept, kept.size)
         self._count()
         return order.unit
 

@@ -10,8 +10,8 @@
                         case antiphon.TurnEnd():
                             break
 
-`client.chat` asks for one answer to a chat of text, pictures, recordings and videos, `client.transcribe`
-writes down what is said. `antiphon.sync` offers the same as blocking calls. Services in the same cluster use
+`client.chat` requests one answer to a chat of text, pictures, recordings and videos, and `client.transcribe`
+transcribes speech. `antiphon.sync` offers the same as blocking calls. Services in the same cluster use
 `antiphon.grpc.Session`, which connects to a worker directly.
 """
 

@@ -71,10 +71,10 @@ class Client:
         prompt. `voice` is the voice of the model, as reference audio of 0.5 s to 30 s (samples at 16 kHz, or
         a WAV file) or as the id of a voice of the server. `settings` override the model's defaults, and
         `seed` makes the answers repeatable on one server. `on_queue` is called with a `Queued` when no slot
-        is free, and every few seconds until one is. With `reconnect` a lost connection is opened again for as
-        long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed` tell of it, and
-        `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at most 2 s for the
-        server to confirm.
+        is free, and every few seconds until one is. With `reconnect` the client reopens a lost connection for
+        as long as the server waits, and the conversation goes on. The events `ConnectionLost` and `Resumed`
+        report it, and `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at most
+        2 s for the server to confirm.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused, here
         (`invalid_argument`) or by the server; `AudioError` for a voice that cannot be sent.
@@ -114,12 +114,12 @@ class Client:
 
         The server keeps no history: each request contains all earlier messages. With `speech` the answer is
         spoken, too. With `streaming` it arrives in pieces during generation; without, as one `Answer`.
-        `omni_mode` says that pictures and recordings of a message belong together in time, and has videos not
-        only seen but heard; `enable_thinking` lets a model that can do so think before it answers. `tools`
-        are functions that it may call, of which `tool_choice` asks for any or for one; without
-        `parallel_tool_calls` there is one call at most. `on_queue` is called with a `Queued` when no slot is
-        free, and every few seconds until one is. With `reconnect` an answer goes on where its connection was
-        lost. Leaving the block before the answer is complete stops it.
+        `omni_mode` says that pictures and recordings of a message belong together in time; the model then
+        also hears the sound of videos. With `enable_thinking` a model that supports it thinks before it
+        answers. `tools` are functions that the model may call; `tool_choice` can require a call, of any tool
+        or of one. Without `parallel_tool_calls` an answer has one call at most. `on_queue` is called with a
+        `Queued` when no slot is free, and every few seconds until one is. With `reconnect` the client reopens
+        a lost connection, and the answer goes on. Leaving the block before the answer is complete stops it.
 
         Raises `AudioError`, `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if something in the
         request is refused.

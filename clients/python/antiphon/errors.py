@@ -3,23 +3,23 @@
 * `AntiphonError`
 
   * `ConnectError`: no conversation began; the server is unreachable, not ready or no Antiphon server
-  * `QueueFull`: the server is there, but has no room and no place in its queue
+  * `QueueFull`: every slot is busy, and the queue is full or the wait took too long
   * `AuthError`: the server refused the key or the origin
   * `ProtocolError`: one side sent a message that the other does not accept
   * `ReplayError`: a worker cannot go on with the conversation of a journal
   * `SessionClosed`: a running conversation ended, and this side did not ask for it
   * `CallTimeout`: a blocking call of `antiphon.sync` took longer than its deadline
   * `AudioError`: audio that cannot be sent; found before anything is sent
-  * `ImageError`, `VideoError`: the same of a picture and of a video
+  * `ImageError`, `VideoError`: a picture or a video that cannot be sent
 """
 
 
 class AntiphonError(Exception):
     """The base of every error that the SDK raises on purpose.
 
-    `reason` is for programs: the server's own code where it gave one (`queue_full`, `NO_FREE_SLOT`), else a
-    word of the SDK's. `retryable` says whether the same call may succeed later, on a new session, and
-    `retry_after_s` when, in seconds from then; None if the server did not say.
+    `reason` is for programs: the code of the server (`queue_full`, `NO_FREE_SLOT`), or a word of the SDK if
+    the server gave none. `retryable` says whether the same call may succeed later, on a new session.
+    `retry_after_s` is the delay in seconds that the server asks for; None if it asks for none.
     """
 
     retry_after_s: float | None = None

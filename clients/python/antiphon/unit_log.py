@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from antiphon.v1 import inference_service_pb2 as pb
 
 _OPEN: Final = (pb.UNIT_END_CHUNK, pb.UNIT_END_CANCELLED)
-"""The ends of a unit after which the next one may continue its turn."""
+"""The unit ends after which the next unit may continue the turn."""
 
 Kept = TypeVar("Kept")
 
@@ -15,7 +15,8 @@ Kept = TypeVar("Kept")
 _Entry: TypeAlias = tuple[Kept, int, bool]
 """An answered unit, its size in bytes, and whether it leaves a turn open.
 
-The garbage collector skips a tuple of untracked objects, and a busy process has a hundred thousand of these.
+A tuple of untracked objects is itself not tracked by the garbage collector; a busy process has 100,000 of
+them.
 """
 
 
@@ -54,7 +55,7 @@ class UnitLog(Generic[Kept]):
     def keep(self, kept: Kept, end: pb.UnitEnd, size: int, share: int | None = None) -> None:
         """Keep an answered unit with its `end` and its `size` in bytes.
 
-        `share` bounds the bytes of all units.
+        `share` is a further bound on the bytes of all kept units.
         """
         self._entries.append((kept, size, end in _OPEN))
         self.held += size
@@ -66,7 +67,7 @@ class UnitLog(Generic[Kept]):
             _, oldest, self._is_cut_in_turn = entries.popleft()
             self.held -= oldest
 
-    def silence(self, kept: Kept, size: int) -> None:
+    def mark_turn_closed(self, kept: Kept, size: int) -> None:
         """Mark a kept unit as one that leaves no turn open, with a new `size` in bytes."""
         for index, (entry, before, _) in enumerate(self._entries):
             if entry is kept:

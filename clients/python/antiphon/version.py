@@ -1,4 +1,4 @@
-"""The version of the distribution, which a test holds against `pyproject.toml`."""
+"""The version of the distribution; a test compares it with `pyproject.toml`."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """The entry point of the command `antiphon`.
 
-Importing the commands takes a third of a second, in which Ctrl-C would print a traceback from an import. So
-this module first installs its signal handler and then imports them.
+The import of the commands takes a third of a second, and Ctrl-C during it would print a traceback. So this
+module first installs its signal handler and then imports them.
 """
 
 import os
@@ -14,16 +14,16 @@ _FAILED = 1
 
 
 def main() -> NoReturn:
-    """Run the command in the process's arguments and end the process with its exit code."""
-    # A shell that runs a command in the background makes it ignore Ctrl-C, which must stay so.
-    listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if listens:
+    """Run the command that the arguments of the process name, and exit with its exit code."""
+    # A shell makes a command in the background ignore SIGINT; such a command keeps ignoring it.
+    handles_sigint = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles_sigint:
         signal.signal(signal.SIGINT, _interrupted)
     from antiphon_command.command import leave
     from antiphon_command.command import main as run
 
     try:
-        if listens:
+        if handles_sigint:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run()
     except KeyboardInterrupt:

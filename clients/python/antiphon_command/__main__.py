@@ -1,4 +1,4 @@
-"""`python -m antiphon_command` is `antiphon`."""
+"""The module behind `python -m antiphon_command`, which is the command `antiphon`."""
 
 from antiphon_command import main
 

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return ExitCode.FAILED
     except BrokenPipeError:
-        # The reader of the output has gone; Python would complain again when it flushes at exit.
+        # The reader of the output has closed it; without this, Python's flush at exit would fail again.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return ExitCode.FAILED
     except Exception as error:
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _configure_grpc() -> None:
-    """Set the environment variables that gRPC reads at import, unless the user has.
+    """Set the environment variables that gRPC reads at import, unless the user has set them.
 
-    gRPC logs errors only: its other lines repeat what exceptions say. By default grpcio 1.80 to 1.82 poll in
-    a further thread, through which every message passes; releases that do not know the name of that
-    experiment would log an error.
+    gRPC logs errors only, since its other lines repeat exceptions. By default grpcio 1.80 to 1.82 pass every
+    message through a further thread that polls; an experiment switches it off. Other releases do not know the
+    experiment and would log an error.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     major, minor, *_ = version("grpcio").split(".")
@@ -73,18 +73,15 @@ def _configure_grpc() -> None:
 
 
 def _wanted(argv: Sequence[str]) -> Sequence[str]:
-    """Return the command in `argv`, so that only its module is imported.
-
-    All commands for the program's help.
-    """
+    """Return the command in `argv`, so that only its module is imported, or all commands for the help."""
     return argv[:1] if argv and argv[0] in _COMMANDS else _COMMANDS
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with the exit code of a command that has released all resources.
+    """End the process at once with the exit code of a command that has released all its resources.
 
-    A regular interpreter shutdown would only add time, with torch a second and a half, in which Ctrl-C prints
-    a traceback.
+    A regular shutdown of the interpreter takes up to 1.5 s with torch, and Ctrl-C during it prints a
+    traceback.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):

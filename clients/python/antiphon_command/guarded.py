@@ -1,9 +1,9 @@
-"""A command that ends when its parent does.
+"""A runner of a command that kills the process when its parent dies.
 
     python -m antiphon_command.guarded SCRATCH COMMAND ARGUMENTS...
 
-Standard input is a pipe that the parent holds open and never writes to; only the parent's death closes it.
-Then this program removes the folder SCRATCH, since no other process does, and ends at once.
+Standard input is a pipe that the parent holds open without writing to it, so it ends only when the parent
+dies. Then this program removes the folder SCRATCH, which the dead parent cannot, and ends at once.
 """
 
 import os

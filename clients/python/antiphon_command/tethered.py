@@ -1,8 +1,8 @@
-"""Run a program that ends when its parent does.
+"""A runner of a foreign program that the kernel kills when the parent dies (Linux only).
 
     python -m antiphon_command.tethered PARENT COMMAND...
 
-For programs that are not ours and so cannot watch a pipe. PARENT is the process id of the parent.
+Foreign programs do not watch a pipe as `antiphon_command.guarded` does. PARENT is the parent's process id.
 """
 
 import ctypes

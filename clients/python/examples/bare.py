@@ -1,4 +1,4 @@
-"""A recorded question without the SDK: `python bare.py ws://127.0.0.1:8006 question.wav answer.pcm`."""
+"""Ask a recorded question without the SDK: `python bare.py ws://127.0.0.1:8006 question.wav answer.pcm`."""
 
 import asyncio
 import base64
@@ -10,7 +10,7 @@ from pathlib import Path
 import websockets
 
 SECOND = 2 * 16_000  # bytes of PCM16 at 16 kHz
-ANSWER_S = 12  # silence behind the question, in which the model answers
+ANSWER_S = 12  # seconds of silence behind the question, during which the model answers
 
 
 async def talk(url: str, pcm: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Chats and writes down, blocking: `python blocking.py ws://127.0.0.1:8006 "Who are you?" question.wav`."""
+"""Chat and transcribe, blocking: `python blocking.py ws://127.0.0.1:8006 "Who are you?" question.wav`."""
 
 import sys
 

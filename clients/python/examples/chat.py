@@ -1,4 +1,4 @@
-"""Asks about a picture in a chat: `python chat.py ws://localhost:8006 circle.jpg answer.wav`."""
+"""Ask about a picture in a chat: `python chat.py ws://localhost:8006 circle.jpg answer.wav`."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Asks about a picture aloud: `python show.py ws://localhost:8006 question.wav circle.jpg`."""
+"""Ask a spoken question about a picture: `python show.py ws://localhost:8006 question.wav circle.jpg`."""
 
 import asyncio
 import sys

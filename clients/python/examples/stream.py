@@ -1,4 +1,4 @@
-"""Feeds a growing context straight at a worker: `python stream.py 127.0.0.1:50051 "Once upon" " a time"`."""
+"""Send text in chunks to a worker: `python stream.py 127.0.0.1:50051 "Once upon" " a time"`."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ async def feed(target: str, *chunks: str) -> None:
                 case UnitDone(unit=unit, finish=finish):
                     print(f"{unit}: ended by {finish}")
                 case Finalized(unit=unit, context_tokens=tokens, discarded_tokens=discarded):
-                    print(f"{unit}: {tokens} tokens of context, {discarded} let go")
+                    print(f"{unit}: {tokens} tokens of context, {discarded} discarded")
 
 
 asyncio.run(feed(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Asks a recorded question over WebSocket: `python talk.py ws://127.0.0.1:8006 question.wav answer.wav`."""
+"""Ask a recorded question over WebSocket: `python talk.py ws://127.0.0.1:8006 question.wav answer.wav`."""
 
 import asyncio
 import sys

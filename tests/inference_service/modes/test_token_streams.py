@@ -164,7 +164,7 @@ async def test_the_example_of_the_documentation_runs(folder: Path) -> None:
         "1",
         "2",
     ]
-    assert any(re.fullmatch(r"2: \d+ tokens of context, 1 let go", line) for line in lines)
+    assert any(re.fullmatch(r"2: \d+ tokens of context, 1 discarded", line) for line in lines)
 
 
 def test_the_documentation_shows_the_example() -> None:

@@ -8,7 +8,7 @@ import pytest
 from antiphon import ReplayError
 from antiphon.contract import Reason
 from antiphon.grpc import Journal, Session, UnitDone
-from antiphon.grpc.turns import sound
+from antiphon.grpc.turns import audio_chunk
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.inference_service.rpc.test_replay import load
@@ -22,7 +22,7 @@ EXACT = (np.arange(-8000, 8000) / 32768).astype(np.float32)
 
 def request(unit: int, samples: np.ndarray[tuple[int], np.dtype[np.float32]] = EXACT) -> pb.PrefillRequest:
     run = pb.GenerateUnit(force_listen=unit % 2 == 0)
-    return pb.PrefillRequest(unit=unit, duplex=pb.DuplexInput(audio=sound(samples, 16_000)), run=run)
+    return pb.PrefillRequest(unit=unit, duplex=pb.DuplexInput(audio=audio_chunk(samples, 16_000)), run=run)
 
 
 def filled(journal: Journal, *ends: pb.UnitEnd) -> list[int]:

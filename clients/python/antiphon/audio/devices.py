@@ -18,13 +18,13 @@ INSTALL: Final = "pip install 'antiphon[mic]'"
 T = TypeVar("T")
 
 Device = int | str | None
-"""The number or part of the name of a device, as `python -m sounddevice` lists them; None is the default."""
+"""The number of a device or a part of its name, as in `python -m sounddevice`; None is the default."""
 
 MOST_WAITING_S: Final = 10.0
 """The seconds of audio that a microphone buffers for a slow reader; older audio is dropped."""
 
 MOST_UNPLAYED_S: Final = 120.0
-"""The seconds of audio that may wait to be played; the oldest audio is dropped beyond that."""
+"""The seconds of audio that a speaker buffers; beyond that the oldest audio is dropped."""
 
 _BLOCK_S: Final = 0.1
 
@@ -33,8 +33,8 @@ class Microphone:
     """An iterator over recorded audio: `async with Microphone() as blocks: async for ...`.
 
     Each block is about 0.1 s of mono float32 samples at 16 kHz, shape `(samples,)`. Audio from a device with
-    another rate is resampled. Raises `AudioError`, whose text names the remedy, without the extra `mic` and
-    for a device that cannot be used or that stops.
+    another rate is resampled. Raises `AudioError` if the extra `mic` is not installed, or if the device
+    cannot be used or stops; its text names the remedy.
     """
 
     def __init__(self, device: Device = None) -> None:
@@ -61,7 +61,7 @@ class Microphone:
         self._changed.set()
 
     def skip(self) -> None:
-        """Drop the recorded audio that was not read yet."""
+        """Drop the recorded audio that has not been read yet."""
         self._blocks.clear()
         self._waiting_s = 0.0
 
@@ -80,7 +80,7 @@ class Microphone:
         return block
 
     def _record(self, data: Any, frames: int, time: object, status: object) -> None:
-        """Take a block in PortAudio's thread, which reuses the array."""
+        """Receive a block in PortAudio's thread; copy it, since PortAudio reuses the array."""
         self._stream.later(self._take, data[:, 0].copy())
 
     def _take(self, samples: Samples) -> None:
@@ -100,13 +100,13 @@ class Microphone:
 class Speaker:
     """A playback queue of samples: `async with Speaker() as speaker: speaker.play(samples)`.
 
-    Raises `AudioError`, whose text names the remedy, without the extra `mic` and for a device that cannot be
-    used or that stops.
+    Raises `AudioError` if the extra `mic` is not installed, or if the device cannot be used or stops; its
+    text names the remedy.
     """
 
     def __init__(self, device: Device = None) -> None:
         self.dropped_s = 0.0
-        """The seconds of audio that were dropped because more than two minutes waited to be played."""
+        """The seconds of audio that were dropped because more than two minutes were buffered."""
         self._stream = _Stream("speaker", device)
         self._rate_hz = OUTPUT_RATE_HZ
         self._resampler: Any = None
@@ -184,7 +184,7 @@ class Speaker:
 
 
 class _Stream:
-    """A PortAudio stream that opens and closes in another thread, since a device may take its time."""
+    """A PortAudio stream that opens and closes in another thread, since a device may block for long."""
 
     def __init__(self, name: str, device: Device) -> None:
         self.is_closed = False
@@ -196,7 +196,7 @@ class _Stream:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self, side: str, rate_hz: int, callback: Any) -> int:
-        """Open an `input` or `output` at `rate_hz`, or else at the device's own rate, which it returns."""
+        """Open an `input` or `output` stream; return its rate: `rate_hz`, or else the device's own rate."""
         self._loop = asyncio.get_running_loop()
         module = _sounddevice()
 
@@ -217,7 +217,7 @@ class _Stream:
         try:
             return await self._in_thread(opened)
         except (module.PortAudioError, ValueError) as error:
-            raise AudioError(f"Cannot use the {self._name}: {_told(error)} {_LIST}") from None
+            raise AudioError(f"Cannot use the {self._name}: {_message(error)} {_LIST}") from None
 
     async def start(self) -> None:
         """Start the stream. Raises `AudioError`."""
@@ -225,7 +225,7 @@ class _Stream:
             await self._in_thread(self._stream.start)
         except _sounddevice().PortAudioError as error:
             await self.close()
-            raise AudioError(f"Cannot start the {self._name}: {_told(error)} {_LIST}") from None
+            raise AudioError(f"Cannot start the {self._name}: {_message(error)} {_LIST}") from None
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Run a PortAudio call to its end; the stream is closed if this task is cancelled meanwhile."""
@@ -298,7 +298,7 @@ def _rate_hz(module: ModuleType, side: str, device: Device, wanted_hz: int) -> i
     return wanted_hz
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     text = str(error.args[0]) if error.args else type(error).__name__
     return text.rstrip(".") + "."
 

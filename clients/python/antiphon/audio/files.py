@@ -1,4 +1,4 @@
-"""Recordings of any rate and number of channels, as samples that can be sent."""
+"""Recordings of any rate and number of channels, converted to samples that can be sent."""
 
 import io
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ _BLOCK_S: Final = 10
 def read_audio(path: str | Path, rate_hz: int = INPUT_RATE_HZ) -> Samples:
     """Read a recording as mono float32 samples at `rate_hz`, shape `(samples,)`.
 
-    A WAV file that needs no conversion (mono, `rate_hz`, PCM16 or float32) is read as it is. Every other file
-    that libsndfile reads, such as WAV or FLAC, needs the extra `audio`: its channels are averaged, and it is
-    resampled. Raises `AudioError`, whose text names the remedy, and OSError.
+    A mono WAV file at `rate_hz` in PCM16 or float32 needs no conversion. Every other file that libsndfile
+    reads, such as WAV or FLAC, needs the extra `audio`: its channels are averaged, and it is resampled.
+    Raises `AudioError`, whose text names the remedy, and OSError.
     """
     raw = Path(path).read_bytes()
     try:

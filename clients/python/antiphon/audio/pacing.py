@@ -41,7 +41,7 @@ class RealTime:
 
 
 class Pace:
-    """The schedule of audio: it is sent when a microphone would have recorded it, or `lead_s` before that."""
+    """The schedule of audio: audio is sent when a microphone would have recorded it, or `lead_s` earlier."""
 
     def __init__(self, lead_s: float = 0.0, clock: Clock | None = None) -> None:
         self._lead_s = lead_s
@@ -64,13 +64,13 @@ class Pace:
 
 
 class FileStream:
-    """A sender of samples in real time, or with a lead, while its block is open.
+    """A sender of samples in real time, or `lead_s` ahead of it, while its block is open.
 
     Each chunk of one second goes out when a microphone would have recorded its last sample, or `lead_s`
     before that; a late chunk does not delay the next. `finish` is called when the whole recording is sent.
-    With `then_silence` the last chunk is filled up and one second of silence follows every second, so that
-    the model has time to answer; without it nothing is sent after the recording, and a model without input
-    answers nothing. The recording pauses while `running` is not set.
+    With `then_silence` the last chunk is padded with silence, and a second of silence follows every second: a
+    model answers only while it gets input. Without it nothing is sent after the recording. The recording
+    pauses while `running` is not set.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FileStream:
 
     async def _run(self) -> None:
         pace = Pace(self._lead_s, self._clock)
-        # Iterating over the conversation reports its end; there is nothing more to send.
+        # Iterating over the conversation reports its end, so this task ends without an error.
         with contextlib.suppress(SessionClosed):
             out = 0
             for chunk in self._chunks():

@@ -59,7 +59,7 @@ def to_base64(samples: Samples) -> str:
 def to_base64_pcm16(samples: Samples) -> str:
     """Return the samples as base64 of little-endian int16, the encoding of transcription.
 
-    Louder ones are clipped.
+    Louder samples are clipped.
     """
     pcm = np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype("<i2")
     return base64.b64encode(pcm.tobytes()).decode("ascii")

@@ -1,4 +1,4 @@
-"""The address of a server and how a WebSocket to it is opened."""
+"""Addresses of a server's services, and the opening and closing of WebSockets."""
 
 import contextlib
 import ipaddress
@@ -96,7 +96,7 @@ async def open_websocket(
 
 async def close_websocket(socket: ClientConnection, code: int = NORMAL_CLOSURE) -> None:
     """Close the WebSocket and wait at most 2 s for the peer. Repeated calls do nothing."""
-    # The library aborts a transport that may have closed by itself, and then has no event loop any more.
+    # The library aborts a transport; one that has closed by itself has no event loop any more.
     with contextlib.suppress(AttributeError):
         await socket.close(code)
 

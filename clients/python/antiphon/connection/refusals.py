@@ -58,7 +58,7 @@ def from_handshake(url: str, error: InvalidHandshake) -> AntiphonError:
 def from_http_status(url: str, status: int, retry_after: str | None = None) -> AntiphonError:
     """Return the exception for an HTTP status other than success; `retry_after` is the header's value."""
     if status == 401:
-        return AuthError(f"{url} wants a key, or another one (HTTP 401).{PASS_KEY}", reason="unauthorized")
+        return AuthError(f"{url} requires a key, or another key (HTTP 401).{PASS_KEY}", reason="unauthorized")
     if status == 403:
         return AuthError(f"{url} does not serve this origin (HTTP 403).", reason="forbidden")
     if status == 404:

@@ -109,7 +109,7 @@ class ResumingSocket:
         try:
             await socket.send(frame)
         except ConnectionClosed:
-            # Resuming sends the frame again: it is kept. A program may send all before it receives.
+            # Resuming sends the kept frame again. A program may send everything before it receives.
             if not await self._resume(socket):
                 raise
 
@@ -162,7 +162,7 @@ class ResumingSocket:
             try:
                 is_open = await self._open_next()
             finally:
-                # This runs after a cancellation, too: the next task that sends or receives resumes.
+                # After a cancellation, the next task that sends or receives resumes.
                 self._open.set()
             if not is_open:
                 self._end()
@@ -246,7 +246,7 @@ class ResumingSocket:
 
 
 def _may_try_again(fields: Fields) -> bool:
-    """Return whether the token stays valid, as after too many resumes or with an unreachable adapter."""
+    """Return whether the token stays valid: after too many attempts, or if the adapter is unreachable."""
     return not _TRY_AGAIN.isdisjoint((fields.object("error").text("code"), fields.text("code")))
 
 

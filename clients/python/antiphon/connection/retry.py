@@ -19,10 +19,10 @@ RETRIED: Final = frozenset({"http_429", "http_503", "queue_full", "service_unava
 class Retry:
     """The retry policy of `connect` for conversations that the server refuses temporarily.
 
-    Before attempt n + 1 the client waits `first_delay_s` * 2^(n-1), at most `longest_delay_s`, of which a
-    random half is left out, or as long as the server's `Retry-After` says and a random part of
-    `first_delay_s`, whichever is longer. No attempt begins later than `deadline_s` after the call; a running
-    attempt, which may wait in the queue, is not cancelled. After the last attempt its refusal is raised.
+    After attempt n the client waits `first_delay_s` * 2^(n-1), at most `longest_delay_s`, times a random
+    factor from 0.5 to 1. If the server sends `Retry-After`, the client waits at least that long, plus a
+    random part of `first_delay_s`. No attempt begins later than `deadline_s` after the call; a running
+    attempt, which may wait in the queue, is not cancelled. The refusal of the last attempt is raised.
 
     Raises ValueError for values out of range.
     """
@@ -52,7 +52,7 @@ class Retry:
         """Return the delay in seconds after `attempts` attempts, or None if the refusal is final."""
         if refusal.reason not in self.reasons:
             return None
-        # A power of more than 30 is beyond every bound, and would not fit a float at some time.
+        # An exponent above 30 exceeds every bound, and a very large one overflows a float.
         backoff_s = min(self.longest_delay_s, self.first_delay_s * 2.0 ** min(attempts - 1, 30))
         backoff_s *= random.uniform(0.5, 1.0)
         if refusal.retry_after_s is None:

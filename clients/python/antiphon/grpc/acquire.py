@@ -29,7 +29,7 @@ _FULL: Final = frozenset(
 
 @dataclass(frozen=True)
 class Place:
-    """A place in the queue. `position` counts from 1; `wait_s` is an estimate, None without one."""
+    """A place in the queue. `position` counts from 1; `wait_s` is an estimate in seconds, or None."""
 
     ticket_id: str
     position: int
@@ -65,13 +65,13 @@ async def acquire(
     """Wait in the queue of the adapter at `dispatcher` for a slot, and yield its lease.
 
     `dispatcher` is its gRPC port, `host:port`, with `credentials` where it speaks TLS, or a channel to it.
-    `kind` is the kind of session: `chat`, `audio`, `video` or `transcribe`. Without a `model` any that can
-    serve it is chosen. `key` is the API key, where the adapter requires one. `on_place` is called with each
-    `Place` while no slot is free. Open the session within 10 s:
+    `kind` is the kind of session: `chat`, `audio`, `video` or `transcribe`. Without a `model` the adapter
+    chooses one that serves this kind. `key` is the API key, where the adapter requires one. `on_place` is
+    called with each `Place` while no slot is free. Open the session within 10 s:
 
         async with acquire("adapter:8007", "audio") as lease, Session.open(lease, config) as session: ...
 
-    Leaving the block before the session is open returns the place or the lease; later it has no effect.
+    Leaving the block before the session is open gives the place or the lease back; later it has no effect.
     Raises `QueueFull` (also if the wait took too long, or this caller exceeds its rate limit or its limit of
     slots), `AuthError`, `ProtocolError` or `ConnectError`, with the adapter's `reason`.
     """

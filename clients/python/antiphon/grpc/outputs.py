@@ -38,7 +38,7 @@ class Finish(StrEnum):
     LENGTH = "length"
     """`max_new_tokens` were drawn."""
     UNSPECIFIED = "unspecified"
-    """Decoding did not end by a rule of its own, or a newer worker gave an unknown reason."""
+    """Decoding did not end by itself, or a newer worker gave an unknown reason."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,10 @@ class GoAway:
     reason: str
 
 
-Said: TypeAlias = Prefilled | Text | Audio | Thinking | CallDelta | UnitDone | GoAway | Finalized
+GenerateOutput: TypeAlias = Prefilled | Text | Audio | Thinking | CallDelta | UnitDone | GoAway | Finalized
 """The parts of a message of the Generate stream; Prefilled and Finalized occur only with automatic units."""
 
-Output: TypeAlias = Ready | Said
+Output: TypeAlias = Ready | GenerateOutput
 """The outputs that iterating over a session yields."""
 
 _ENDS = {
@@ -211,7 +211,7 @@ def _prefilled(unit: int, prefilled: pb.Prefilled) -> Prefilled:
     return Prefilled(unit, prefilled.context_tokens, None, prefilled.usage)
 
 
-def from_generate(response: pb.GenerateResponse) -> Iterator[Said]:
+def from_generate(response: pb.GenerateResponse) -> Iterator[GenerateOutput]:
     """Yield the parts of one message of the Generate stream, the end of the unit last."""
     if response.HasField("prefilled"):
         yield _prefilled(response.unit, response.prefilled)

@@ -34,7 +34,7 @@ from antiphon.grpc.outputs import (
     from_prefill,
 )
 from antiphon.grpc.status import Status
-from antiphon.grpc.turns import Choice, message, offer, sound
+from antiphon.grpc.turns import Choice, add_tools, audio_chunk, message
 from antiphon.protocol.messages import Message, Tool, history
 from antiphon.session.mailbox import Mailbox, WaitingMailbox
 from antiphon.v1 import common_pb2 as common
@@ -178,7 +178,7 @@ class Session:
             raise AudioError(
                 f"A unit holds at most {self.ready.unit_samples} samples, not {len(samples)}. Cut the audio."
             )
-        duplex = pb.DuplexInput(audio=sound(samples, self.ready.input_rate_hz))
+        duplex = pb.DuplexInput(audio=audio_chunk(samples, self.ready.input_rate_hz))
         run = pb.GenerateUnit(force_listen=force_listen)
         return await self._send(pb.PrefillRequest(duplex=duplex), run)
 
@@ -203,7 +203,7 @@ class Session:
         if isinstance(chunk, str):
             stream.text = chunk
         elif isinstance(chunk, bytes) or (isinstance(chunk, np.ndarray) and chunk.dtype.kind == "f"):
-            stream.audio.CopyFrom(sound(as_samples(chunk), self.ready.input_rate_hz))
+            stream.audio.CopyFrom(audio_chunk(as_samples(chunk), self.ready.input_rate_hz))
         elif chunk is not None:
             stream.token_ids.SetInParent()
             stream.token_ids.ids.extend(int(token) for token in chunk)
@@ -227,10 +227,10 @@ class Session:
         """Request an answer of a CHAT session to a whole history, or to the text of one user message.
 
         The session keeps nothing of earlier units. Clips are mono at `ready.input_rate_hz`. `sampling` holds
-        for this answer only. `tools` are functions that the model may call, of which `tool_choice` asks for
-        any or for one; without `parallel_tool_calls` there is one call at most. Returns the unit's number,
-        from 1. Blocks only while `ready.max_units_in_flight` units are unfinished. Raises `AudioError`,
-        `SessionClosed`.
+        for this answer only. `tools` are functions that the model may call; `tool_choice` can require a call,
+        of any tool or of one. Without `parallel_tool_calls` an answer has one call at most. Returns the
+        unit's number, from 1. Blocks only while `ready.max_units_in_flight` units are unfinished. Raises
+        `AudioError`, `SessionClosed`.
         """
         turn = pb.TurnInput(
             messages=[message(it, self.ready.input_rate_hz) for it in history(messages)],
@@ -241,7 +241,7 @@ class Session:
             use_tts_template=use_tts_template,
         )
         if tools:
-            offer(turn, tools, tool_choice, parallel_calls=parallel_tool_calls)
+            add_tools(turn, tools, tool_choice, parallel_calls=parallel_tool_calls)
         return await self._send(pb.PrefillRequest(turn=turn), pb.GenerateUnit(sampling=sampling))
 
     async def replay(self, journal: Journal) -> list[int]:
@@ -315,7 +315,7 @@ class Session:
     async def _send(
         self, prefill: pb.PrefillRequest, run: pb.GenerateUnit, *, keep_last_token: bool = False
     ) -> int:
-        """Assign a number to a unit and write its request, or its three requests, ahead."""
+        """Assign a number to a unit and write its request; a worker of the previous release gets three."""
         async with self._sending:
             await self._wait_for_window()
             self._sent += 1
@@ -363,7 +363,7 @@ class Session:
             )
 
     async def _supervise(self) -> None:
-        """Read all three streams until they end, and settle how the session ended."""
+        """Read all three streams until they end, and determine the error that ended the session."""
         prefill, generate, finalize = self._calls
         readers = {
             asyncio.create_task(self._read(prefill, self._on_prefill)),
@@ -373,7 +373,7 @@ class Session:
         try:
             await asyncio.wait(readers, return_when=asyncio.FIRST_EXCEPTION)
             await asyncio.wait(readers, timeout=_SIBLINGS_TIMEOUT_S)
-            self._end = await self._verdict(readers)
+            self._end = await self._final_error(readers)
         finally:
             self._cancel_calls()
             for reader in readers:
@@ -427,8 +427,11 @@ class Session:
         self._progress.set()
         await self._outputs.put(output)
 
-    async def _verdict(self, readers: set[asyncio.Task[None]]) -> AntiphonError | None:
-        """Return the error that ended the session, None if it ended well. All three calls end alike."""
+    async def _final_error(self, readers: set[asyncio.Task[None]]) -> AntiphonError | None:
+        """Return the error that ended the session, None if it ended well.
+
+        All three calls end with the same status; the most informative one counts.
+        """
         for reader in readers:
             if reader.done() and not reader.cancelled() and isinstance(reader.exception(), ProtocolError):
                 return ProtocolError(str(reader.exception()))

@@ -51,7 +51,10 @@ class Status:
 
     @property
     def weight(self) -> int:
-        """The amount of information: gRPC invents a status for a stream that it was writing to at the end."""
+        """The amount of information in the status.
+
+        gRPC makes up a status for a stream to which it was writing when the session ended.
+        """
         if self.reason:
             return 3
         if self.code is grpc.StatusCode.OK:
@@ -79,9 +82,9 @@ class Status:
     def _reason_of_transport(self) -> str:
         """Return the contract's name for a status that gRPC made itself.
 
-        INTERNAL is one of them: a worker's own always has an ErrorInfo, and a stream that breaks during a
-        write ends with "INTERNAL: Internal error from Core". CANCELLED is another: it ends a call that a
-        server accepts just as it stops.
+        One is INTERNAL: a stream that breaks during a write ends with "INTERNAL: Internal error from Core",
+        and a worker's own INTERNAL always has an ErrorInfo. Another is CANCELLED, which ends a call that a
+        server accepts while it stops.
         """
         if self.code in _TRANSPORT:
             return Reason.WORKER_LOST

@@ -24,7 +24,7 @@ _MODES: Final = {
 }
 
 
-def sound(samples: Samples, rate_hz: int) -> common.AudioChunk:
+def audio_chunk(samples: Samples, rate_hz: int) -> common.AudioChunk:
     """Return float32 mono samples of this rate as an `AudioChunk`."""
     return common.AudioChunk(
         encoding=common.AUDIO_ENCODING_PCM_F32LE,
@@ -44,7 +44,7 @@ def message(told: Message, rate_hz: int) -> pb.ChatMessage:
     )
 
 
-def offer(turn: pb.TurnInput, tools: Sequence[Tool], choice: Choice, *, parallel_calls: bool) -> None:
+def add_tools(turn: pb.TurnInput, tools: Sequence[Tool], choice: Choice, *, parallel_calls: bool) -> None:
     """Add the tools that the model may call to a turn."""
     turn.tools.extend(_tool(tool) for tool in tools)
     if isinstance(choice, Tool):
@@ -62,7 +62,7 @@ def _content(part: Part, rate_hz: int) -> pb.Content:
             return pb.Content(image=common.Image(data=part.data))
         case Video():
             return pb.Content(video=common.Video(data=part.data, stack_frames=part.stack_frames))
-    return pb.Content(audio=sound(part.samples(rate_hz), rate_hz))
+    return pb.Content(audio=audio_chunk(part.samples(rate_hz), rate_hz))
 
 
 def _call(call: Call) -> pb.ToolCall:

@@ -1,4 +1,4 @@
-"""Camera frames: their checks, and how many go with each second of audio."""
+"""Camera frames: their checks, and their queue for the next audio."""
 
 import base64
 from collections import deque
@@ -20,7 +20,7 @@ _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
 def frame_bytes(picture: Image | bytes | str | Path) -> bytes:
-    """Return the bytes of a picture file, given as they are or as its path.
+    """Return the bytes of a picture file, which is given as bytes or as its path.
 
     Raises `ImageError` for another file and for one of more than 1 MiB, and OSError.
     """
@@ -42,9 +42,9 @@ def frame_bytes(picture: Image | bytes | str | Path) -> bytes:
 
 
 class FrameQueue:
-    """Frames that wait for audio, as base64: the newest four, of which at most four go with one second.
+    """Base64 frames that wait for the next audio; the queue keeps the newest four.
 
-    A second is one of the sent audio, as the server cuts it into units.
+    At most four frames go with one second of sent audio, as the server cuts it into units.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class FrameQueue:
         return taken
 
     def next_second(self) -> None:
-        """Begin the next second: the server fills the current one up with silence."""
+        """Begin the next second, since the server pads the current one with silence."""
         self._samples = self._sent = 0
 
 

@@ -43,8 +43,7 @@ class Clip:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Return the recording in a WAV file, which is sent as it is, or in another file that `read_audio`
-        reads.
+        """Read a recording: a WAV file, which is sent unchanged, or another file that `read_audio` reads.
 
         Raises `AudioError`, whose text names the remedy, and OSError.
         """
@@ -54,7 +53,7 @@ class Clip:
     def samples(self, rate_hz: int) -> Samples:
         """Return the samples, shape `(samples,)`, if they are mono at `rate_hz`.
 
-        It does not resample: any other recording raises `AudioError`, whose text names the remedy.
+        Raises `AudioError`, whose text names the remedy, for any other recording: nothing is resampled.
         """
         if isinstance(self.audio, bytes):
             return decode_wav(self.audio, "clip.wav", rate_hz)
@@ -128,7 +127,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Message:
-    """One entry of a chat history: who said what.
+    """One entry of a chat history: a role and its content.
 
     `calls` belong to an assistant's `Answer`. `call_id` belongs to a message of role `tool`, whose content is
     the result of that call.
@@ -146,5 +145,5 @@ class Message:
 
 
 def history(messages: str | Sequence[Message]) -> Sequence[Message]:
-    """Return a history; a text alone becomes one message of the user."""
+    """Return the history; a single text becomes one message of the user."""
     return [Message("user", messages)] if isinstance(messages, str) else messages

@@ -11,7 +11,7 @@ from antiphon.protocol.fields import Fields
 
 @dataclass(frozen=True)
 class Opened:
-    """The server is ready, its first message. Programs do not need it, so it is no public event."""
+    """The first message of the server: it is ready. Programs do not need it, so it is no public event."""
 
     session_id: str
     resume: ResumeOffer | None = None

@@ -18,7 +18,7 @@ from antiphon.protocol.events import Answer, ChatEvent, ErrorEvent, Prefilled, Q
 from antiphon.session.endings import closed_here, ended
 
 _PREFILL_TIMEOUT_S: Final = 300.0
-"""The silence in seconds after which a server is taken for dead before `Prefilled`.
+"""The seconds without a message after which a server counts as dead, before `Prefilled`.
 
 A queue sends a message every 3 s.
 """

@@ -33,7 +33,7 @@ from antiphon.session.endings import QUIET, closed_here, ended
 from antiphon.session.mailbox import EventMailbox
 
 _SILENCE_OF_SERVER_S: Final = 60.0
-"""The silence in seconds after which a server is taken for dead before `Created`.
+"""The seconds without a message after which a server counts as dead, before `Created`.
 
 A queue sends a message every 3 s.
 """
@@ -252,7 +252,7 @@ class DuplexSession:
         except ConnectionClosed:
             pass
         finally:
-            self._mailbox.finish(error or self._verdict())
+            self._mailbox.finish(error or self._final_error())
             self._running.set()
         await self._socket.close(_PROTOCOL_ERROR if error else NORMAL_CLOSURE)
 
@@ -271,7 +271,7 @@ class DuplexSession:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._socket.wait_closed()
 
-    def _verdict(self) -> AntiphonError | None:
+    def _final_error(self) -> AntiphonError | None:
         """Return the exception that iterating raises after the last event, None without one."""
         if self._closing or (self._closed and self._closed.reason in QUIET):
             return None

@@ -1,4 +1,4 @@
-"""Speech in, text out: utterance after utterance over one WebSocket."""
+"""Transcription of one utterance after another over one WebSocket."""
 
 import asyncio
 from functools import partial
@@ -156,8 +156,8 @@ class TranscriptionSession:
         if error.code in _REFUSALS:
             self._end = refusals.from_error_event(error)
         elif error.code not in _REJECTIONS:
-            # For the server the utterance may be over, so the next audio has to begin one. Where it was an
-            # earlier one that failed, beginning this one again changes nothing.
+            # The open utterance may have failed, so the next audio begins one. If an earlier utterance
+            # failed, the further commit changes nothing.
             self._committed = False
 
     async def _send(self, frame: str) -> None:
@@ -185,7 +185,7 @@ async def _await_greeting(socket: ResumingSocket) -> transcription.Opened:
                 if isinstance(event, ErrorEvent):
                     raise refusals.from_error_event(event)
     except TimeoutError:
-        text = f"The server said nothing for {_GREETING_TIMEOUT_S:.0f} s after it was connected to."
+        text = f"The server said nothing for {_GREETING_TIMEOUT_S:.0f} s after the connection was opened."
         raise ConnectError(text, reason="timeout", retryable=True) from None
     except ConnectionClosed:
         raise refusals.from_close(socket.close_code) from None

@@ -10,8 +10,8 @@
 ...                     break
 
 Every call has a deadline, `timeout_s` of `connect` or of the call, and raises `CallTimeout` when it passes.
-Calls may come from several threads: one may send while another iterates. Nothing here may be called from a
-coroutine: `antiphon.connect` is for those.
+Calls may come from several threads: one may send while another iterates. Coroutines must not call this
+client; they use `antiphon.connect`.
 """
 
 from antiphon.sync.client import TIMEOUT_S, Client, connect

@@ -74,7 +74,7 @@ class Client:
         reconnect: bool = False,
         timeout_s: float | None = None,
     ) -> Generator[DuplexSession]:
-        """Open a full-duplex conversation, as `antiphon.Client.duplex` does; `timeout_s` limits the opening.
+        """Open a full-duplex conversation like `antiphon.Client.duplex`; `timeout_s` limits the opening.
 
         `on_queue` is called in the thread of the client.
         """

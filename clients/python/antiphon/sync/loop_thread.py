@@ -42,7 +42,7 @@ class LoopThread:
                 raise
             future.cancel()
             raise CallTimeout(
-                "The thread of antiphon.sync stands still; is a callback blocking it?"
+                "The thread of antiphon.sync does not respond. Does a callback block it?"
             ) from None
         except BaseException:  # such as Ctrl-C
             future.cancel()

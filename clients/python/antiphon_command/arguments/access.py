@@ -7,13 +7,13 @@ from typing import Any, Final
 
 DEFAULT_URL: Final = "ws://localhost:8006"
 KEY_VARIABLE: Final = "ANTIPHON_API_KEY"
-"""The variable of the API key: arguments are visible to every user of the machine, the environment is not."""
+"""The environment variable of the API key; other users of the machine can read arguments, but not it."""
 
 
 def add_access_options(command: argparse.ArgumentParser) -> None:
     """Add the options of commands that connect to a server.
 
-    `url`, and `api_key`, which is None without one.
+    They set `url` and `api_key`, which is None without a key.
     """
     add = command.add_argument
     add("--url", default=DEFAULT_URL, help=f"the server (default {DEFAULT_URL})")
@@ -28,7 +28,7 @@ def add_access_options(command: argparse.ArgumentParser) -> None:
 
 
 class _KeyFile(argparse.Action):
-    """An action that replaces a file name by the file's content; a `type` would apply to the default too."""
+    """An action that stores the content of the named file; a `type` would also read the default as a file."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, path: Any, *_: object

@@ -1,7 +1,7 @@
-"""Settings of a command from a TOML file and the environment, beside those of its command line.
+"""Settings of a command from a TOML file and the environment, in addition to its command line.
 
-The options of the command are the only definition: a setting is named as its option, read by the same type
-and bound by the same choices. Flags take precedence over the environment, which takes precedence over the
+The options of the command are the only definition: a setting has the name, the type and the choices of its
+option. Flags take precedence over the environment, which takes precedence over the
 file.
 """
 
@@ -23,10 +23,10 @@ from antiphon_command.arguments.shared_key import ADMIN_KEY, CLIENT_SECRET_KEY, 
 from antiphon_command.arguments.toml_file import SettingsInvalid, TomlFile
 
 SECTIONS: Final = ("adapter", "worker", "serve")
-"""Tables of the file, each named as the command that it configures."""
+"""The tables of the file; each has the name of the command that it configures."""
 
 CONFIG: Final = "ANTIPHON_CONFIG"
-"""The variable that names the file if `--config` does not."""
+"""The environment variable that names the file if `--config` does not."""
 
 DEFAULT: Final = "default"
 """The origin of a value that is the default."""
@@ -37,7 +37,7 @@ _SHARED: Final = {
     "client_secret_key_file": CLIENT_SECRET_KEY,
     "dispatcher": DISPATCHER,
 }
-"""Settings that variables of all commands give too; these variables take precedence over the file."""
+"""Settings that variables of all commands set, too; these variables take precedence over the file."""
 
 _NO_SETTINGS: Final = ("help", "debug", "config")
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -46,14 +46,14 @@ _UNSET: Final = object()
 
 @dataclass(frozen=True)
 class GivenValue:
-    """A value and its origin: `file:line`, a variable or an option."""
+    """A value and its origin: `file:line`, the name of a variable, or an option."""
 
     value: Any
     origin: str
 
 
 class Setting:
-    """One option of a command, as it is set in the file and the environment."""
+    """One option of a command, as a setting of the file and the environment."""
 
     def __init__(self, action: argparse.Action) -> None:
         self.option = action.option_strings[0]
@@ -68,7 +68,7 @@ class Setting:
 
     @property
     def takes(self) -> str:
-        """Describe the valid values."""
+        """The description of the valid values."""
         if self.choices is not None:
             return " or ".join(json.dumps(choice) for choice in self.choices)
         return {
@@ -79,7 +79,7 @@ class Setting:
         }.get(self.kind, "a string")
 
     def of_toml(self, value: object) -> Any:
-        """Return the value of the option. Raises `ValueError` that describes the problem."""
+        """Convert a TOML value to the option's value. Raises `ValueError`, whose text follows the name."""
         match value:
             case bool():
                 fits = self.kind is bool
@@ -100,7 +100,7 @@ class Setting:
         return self.of_text(",".join(value) if isinstance(value, list) else str(value))
 
     def of_text(self, text: str) -> Any:
-        """Parse a value from a command line or a variable."""
+        """Parse a value from a command line or a variable. Raises `ValueError` like `of_toml`."""
         if self.is_switch:
             if text not in _SWITCH:
                 raise ValueError(f"must be true or false, not {json.dumps(text)}")
@@ -167,7 +167,7 @@ class Section:
         return given, problems
 
     def given(self, file: TomlFile | None, environment: Mapping[str, str]) -> dict[str, GivenValue]:
-        """Return the values of file and environment; variables of several commands stay with the parser.
+        """Return the values of file and environment; the parser itself reads variables of several commands.
 
         Raises `SettingsInvalid` with all problems.
         """
@@ -247,7 +247,7 @@ def add_config_option(command: Command, section: str) -> None:
 
 
 def refused(error: Exception, arguments: argparse.Namespace) -> str:
-    """Return a service's message about a value, with its origin first if that is not the command line."""
+    """Return a service's message about a value, after its origin unless that is the command line."""
     name = str(error).split(" ", 1)[0]
     given: GivenValue | None = getattr(arguments, "origins", {}).get(name)
     if given is None or getattr(arguments, name) is not given.value:
@@ -266,7 +266,7 @@ def reader(
 ) -> Callable[[], Options] | None:
     """Return a function that reads the options of a service again, None without a file.
 
-    It raises `refusal` for settings that cannot be used, else sets the level of the log.
+    The function raises `refusal` for unusable settings; otherwise it also sets the log level.
     """
     if "reread" not in arguments:
         return None
@@ -287,7 +287,7 @@ def reader(
 
 
 def read_file(words: Sequence[str], environment: Mapping[str, str]) -> TomlFile | None:
-    """Read the file that a command line or the environment names."""
+    """Read the file that the command line or the environment names; None without one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config")
     try:
@@ -307,9 +307,9 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prefix(section: str) -> str:
-    """Return the prefix of variables.
+    """Return the prefix of a section's variables.
 
-    With one underscore, those of a Kubernetes service would be settings.
+    It ends with two underscores: with one, Kubernetes' variables for a service would count as settings.
     """
     return f"ANTIPHON_{section.upper()}__"
 

@@ -1,4 +1,4 @@
-"""The queue that adapters and workers share, from an option or the environment."""
+"""Options for the shared queue of adapters and workers."""
 
 import argparse
 import os
@@ -15,13 +15,13 @@ DISPATCHER_FILES: Final = (
     "dispatcher_cert_key",
     "dispatcher_password_file",
 )
-"""Options of the connection to that Redis, apart from its address; they need an address."""
+"""The options of the connection to Redis, which only apply with its address."""
 
 
 def add_dispatcher_options(options: Options) -> None:
     """Add the options of commands that share the queue.
 
-    An address with a password belongs into the variable: other users of the machine can read the command
+    An address with a password belongs in the variable, since other users of the machine can read the command
     line.
     """
     in_environment = os.environ.get(DISPATCHER) or None
@@ -29,20 +29,20 @@ def add_dispatcher_options(options: Options) -> None:
         "--dispatcher",
         metavar="URL",
         default=argparse.SUPPRESS if in_environment is None else in_environment,
-        help=f"Redis of the queue that adapters share, redis://host:6379 (or {DISPATCHER})",
+        help=f"Redis of the shared queue, such as redis://host:6379 (or {DISPATCHER})",
     )
     options.add_argument(
-        "--dispatcher-ca", type=Path, metavar="FILE", help="PEM: the authority of that Redis' certificate"
+        "--dispatcher-ca", type=Path, metavar="FILE", help="PEM: authority of the certificate of Redis"
     )
     options.add_argument(
-        "--dispatcher-cert", type=Path, metavar="FILE", help="PEM: shown to that Redis if it wants one"
+        "--dispatcher-cert", type=Path, metavar="FILE", help="PEM: client certificate, if Redis requires one"
     )
     options.add_argument(
-        "--dispatcher-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate"
+        "--dispatcher-cert-key", type=Path, metavar="FILE", help="PEM: key of --dispatcher-cert"
     )
     options.add_argument(
         "--dispatcher-password-file",
         type=Path,
         metavar="FILE",
-        help="password of the user in the URL, where the URL has none",
+        help="password of the user in the URL, if the URL has none",
     )

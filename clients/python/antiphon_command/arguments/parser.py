@@ -1,4 +1,4 @@
-"""The parser of the commands' arguments."""
+"""The argument parser of the commands."""
 
 import argparse
 import dataclasses
@@ -24,9 +24,9 @@ _USUAL: Final = ("commands", "positional arguments", "options")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """A formatter that keeps the examples as written, and each option on one line where it fits.
+    """A formatter that keeps examples as written, and puts each option on one line if it fits.
 
-    It leaves out options in groups of their own, since a screen has no room for all.
+    It leaves out options in groups of their own, since not all options fit on a screen.
     """
 
     shown: Callable[[str | None], bool] = staticmethod(lambda heading: heading in _USUAL)
@@ -37,13 +37,13 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
-        # argparse forgets that the names of commands are indented, and breaks the line after the longest.
+        # argparse does not count the indent of command names, and would break the line after the longest.
         names = [len(it.metavar or "") for it in self._iter_indented_subactions(action)]
         self._action_max_length = max([self._action_max_length, *(size + 4 for size in names)])
 
     def _format_action(self, action: argparse.Action) -> str:
         shown = super()._format_action(action)
-        # The section is named after them already.
+        # The heading of the section already names them.
         return shown.partition("\n")[2] if isinstance(action, argparse._SubParsersAction) else shown
 
     def start_section(self, heading: str | None) -> None:
@@ -74,7 +74,7 @@ class Command(argparse.ArgumentParser):
     """The parser of one command; it reports unknown arguments itself, with its own usage."""
 
     prefill: Callable[[Sequence[str]], argparse.Namespace] | None = None
-    """A function from the arguments to the initial namespace; the arguments take precedence."""
+    """A function that returns the initial namespace for given arguments, which take precedence over it."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -88,9 +88,9 @@ class Command(argparse.ArgumentParser):
     def refuse(self, unknown: Sequence[str]) -> None:
         """End the process if there are arguments that the command does not know."""
         if unknown:
-            self.error(f"{self._what_is(unknown[0])}. See {self.prog} --help")
+            self.error(f"{self._problem(unknown[0])}. See {self.prog} --help")
 
-    def _what_is(self, word: str) -> str:
+    def _problem(self, word: str) -> str:
         if not word.startswith("-"):
             return f"{word!r} is one argument too many"
         name = word.partition("=")[0]
@@ -106,7 +106,7 @@ def add_help_all(command: argparse.ArgumentParser) -> None:
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a help page."""
+    """Return the text of the examples at the end of a help page."""
     return "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
 
@@ -136,7 +136,7 @@ def add_command(
 ) -> Command:
     """Add a subcommand of `program`.
 
-    The caller adds its arguments, and names the positional ones here as the usage shows them.
+    The caller adds the arguments; `positional` is their part of the usage line.
     """
     command = commands.add_parser(
         name,
@@ -176,7 +176,7 @@ def positive_int(text: str) -> int:
     return value
 
 
-def limit(text: str) -> int:
+def non_negative_int(text: str) -> int:
     """Return an argument of 0 or more."""
     value = _whole(text)
     if value < 0:
@@ -192,8 +192,8 @@ def positive_float(text: str) -> float:
     return value
 
 
-def amount(text: str) -> float:
-    """Return an argument of 0 or more, whole or not."""
+def non_negative_float(text: str) -> float:
+    """Return an argument of 0 or more."""
     value = _number(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
@@ -217,7 +217,7 @@ def port(text: str) -> int:
 
 
 def output_file(text: str) -> Path:
-    """Return a file that seems writable; the check happens before there is anything to write."""
+    """Return the path of a file that seems writable; check it before a command begins its work."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder: name a file in it")
@@ -229,16 +229,16 @@ def output_file(text: str) -> Path:
 
 
 def given_options(kind: type[Options], arguments: argparse.Namespace, **more: object) -> Options:
-    """Return the options of a service: the given values, those in `more`, and the service's defaults.
+    """Return the options of a service: the given arguments, `more`, and the service's defaults.
 
-    Arguments are named as the fields.
+    Arguments have the names of the fields of `kind`.
     """
     names = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in vars(arguments).items() if name in names}, **more)
 
 
 def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Return the given ones of the named arguments, as words of a command line."""
+    """Return those of the named arguments that were given, as words of a command line."""
     words = []
     for name in names:
         if name in arguments:
@@ -248,7 +248,7 @@ def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def _word(value: object) -> str:
-    """Return a value as it is written; None is an option's "any"."""
+    """Return a value as text for a command line; None means any, which is written `*`."""
     match value:
         case None:
             return "*"
@@ -265,7 +265,7 @@ def add_log_level(command: argparse.ArgumentParser) -> None:
 
 
 def configure_log(arguments: argparse.Namespace) -> None:
-    """Write the log to standard error: JSON lines, and text where that is a terminal."""
+    """Write the log to standard error: text on a terminal, otherwise JSON lines."""
     from antiphon_service.telemetry.logs import configure
 
     configure(arguments.log_level)

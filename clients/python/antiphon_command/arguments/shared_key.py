@@ -1,6 +1,6 @@
-"""Keys that several processes share, each from a file or the environment.
+"""Options for keys that several processes share, each from a file or the environment.
 
-A key never comes from the command line itself, which every user of the machine can read.
+A key is never an argument, since other users of the machine can read the command line.
 """
 
 import argparse
@@ -18,7 +18,7 @@ Options: TypeAlias = "argparse._ActionsContainer"
 
 def add_worker_key_option(options: Options) -> None:
     """Add the option for the key of leases, for commands that sign or check them."""
-    _add(options, "worker_key", WORKER_KEY, "key of leases")
+    _add(options, "worker_key", WORKER_KEY, "key that signs leases")
 
 
 def add_client_secret_key_option(options: Options) -> None:
@@ -40,11 +40,11 @@ def add_client_secret_key_option(options: Options) -> None:
 
 def add_admin_key_option(options: Options) -> None:
     """Add the option for the key of a worker's administration port."""
-    _add(options, "admin_key", ADMIN_KEY, "key that the pages ask for")
+    _add(options, "admin_key", ADMIN_KEY, "key of the administration pages")
 
 
 def _add(options: Options, name: str, variable: str, help: str) -> None:
-    """Add an option; the variable counts without it."""
+    """Add an option; without it the variable counts."""
     in_environment = os.environ.get(variable)
     options.add_argument(
         f"--{name.replace('_', '-')}-file",

@@ -1,4 +1,4 @@
-"""A TOML file of settings: its tables, and the line of each name."""
+"""TOML files of settings: their tables, and the line of each name."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 LARGEST_KIB: Final = 64
-"""The largest file in KiB; the shipped settings take 5 KiB when all are given."""
+"""The largest file in KiB; a file with all settings has about 5 KiB."""
 
 _MASKED: Final = re.compile(
     r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL

@@ -1,1 +1,1 @@
-"""A load generator: conversations in real time, and their latency."""
+"""A load generator: conversations in real time, and measurements of their latency."""

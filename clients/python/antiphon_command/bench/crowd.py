@@ -1,4 +1,4 @@
-"""A fixed number of concurrent conversations for a fixed time."""
+"""One step of a load test: a fixed number of concurrent conversations for a fixed time."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from antiphon_command.bench.talker import (
 )
 
 MOST_MISSES: Final = 0.01
-"""The share of units that may be late."""
+"""The share of units that may miss their deadline."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The results of one crowd. Times are in milliseconds, None where nothing was measured."""
+    """The results of one step of the load test; times are None if nothing was measured."""
 
     sessions: int
     units: int
@@ -34,23 +34,26 @@ class Figures:
     dropped: int
     errors: int
     queued: int
-    """The number of conversations without a slot; if there are any, nothing was measured."""
+    """The number of conversations that had to wait for a slot; above 0 nothing is measured."""
 
     @property
     def miss_share(self) -> float:
-        """The share of units that were late."""
+        """The share of units that missed their deadline."""
         return self.misses / self.units if self.units else 1.0
 
     @property
     def is_good(self) -> bool:
-        """Whether every conversation had a slot and nearly every unit was answered in time."""
+        """Whether every conversation had a slot, none had an error, and few enough units were late."""
         return not self.queued and not self.errors and self.miss_share < MOST_MISSES
 
 
 async def measure(
     url: str, api_key: str | None, mode: str, recording: Samples, sessions: int, duration_s: float
 ) -> Figures:
-    """Hold `sessions` conversations, evenly spread over the second. Raises the errors of the SDK."""
+    """Run `sessions` conversations, whose units are spread evenly over the second.
+
+    Raises the errors of the SDK.
+    """
     seconds, last = script(recording)
     talkers = [Talker(seconds, last, offset=i * len(seconds) // sessions) for i in range(sessions)]
     try:

@@ -1,4 +1,4 @@
-"""One full-duplex conversation that sends a second every second and notes when each is answered."""
+"""One full-duplex conversation that sends a second of audio every second and measures the answers."""
 
 import asyncio
 import base64
@@ -28,14 +28,15 @@ class Record:
     """The measurements of one conversation; all times in seconds."""
 
     unit_s: list[float] = field(default_factory=list)
-    """The times from a sent second of audio to the first event that answers it."""
+    """The times from each sent second of audio to the first event that answers it."""
     first_audio_s: list[float] = field(default_factory=list)
-    """The times from the recording's last sent second to the first audio of an answer."""
+    """The times to first audio, from the recording's last sent second."""
     unanswered: int = 0
+    """The number of seconds of audio without an answer."""
     dropped: int = 0
     """The number of seconds of audio that were dropped because they were too old."""
     errors: list[str] = field(default_factory=list)
-    """The codes of errors."""
+    """The codes of errors, and the reason of an early end."""
 
     @property
     def units(self) -> int:
@@ -57,9 +58,10 @@ class Record:
 
 
 def script(recording: Samples) -> tuple[list[str], int]:
-    """Return the audio of each second that is sent in a loop, and the index of the recording's last second.
+    """Return the audio of a loop, one base64 text per second, and the index of the recording's last second.
 
-    The audio is base64; `recording` is float32 mono at 16 kHz. The index is -1 if it is empty.
+    The loop is `recording`, float32 mono at 16 kHz, and `QUIET_S` of silence. The index is -1 for an empty
+    recording.
     """
     seconds = -(-len(recording) // INPUT_RATE_HZ)
     padded = np.zeros((seconds + QUIET_S) * INPUT_RATE_HZ, "<f4")
@@ -120,7 +122,7 @@ class Talker:
             self.record.unanswered += len(self._sent)
 
     async def close(self) -> None:
-        """Leave the conversation."""
+        """Close the connection."""
         if self._socket is not None:
             await self._socket.close()
 

@@ -13,12 +13,12 @@ from antiphon_command.arguments.parser import (
     add_command,
     add_help_all,
     add_log_level,
-    amount,
     as_given,
     configure_log,
     examples,
     given_options,
-    limit,
+    non_negative_float,
+    non_negative_int,
     port,
     positive_float,
     positive_int,
@@ -38,9 +38,9 @@ from antiphon_command.output.failure import (
 ADMIN_PORT: Final[dict[str, Any]] = {
     "type": port,
     "metavar": "PORT",
-    "help": "status page, /metrics; 0: any free one (default: none)",
+    "help": "port of the status page and /metrics; 0: a free one (default: none)",
 }
-"""The options' type and help, shared with the commands that start an adapter."""
+"""The arguments of `--admin-port`, which commands that start an adapter share."""
 
 _LISTEN: Final = (
     *("host", "port", "allow_anonymous", "auth", "keys"),
@@ -75,7 +75,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add_worker_key_option(command)
     add_listen_options(command)
-    add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
+    add("--drain-timeout-s", type=seconds, metavar="S", help="longest drain at shutdown (default 60)")
     add_log_level(command)
     add_config_option(command, "adapter")
     add_help_all(command)
@@ -96,83 +96,117 @@ def _add_deployment_options(command: argparse.ArgumentParser) -> None:
         "--workers-file",
         type=Path,
         metavar="FILE",
-        help="workers, one on each line, instead of --worker; read again on SIGHUP",
+        help="file of workers, one on each line, instead of --worker; read again on SIGHUP",
     )
     add(
         "--processes-file",
         type=Path,
         metavar="FILE",
-        help="JSON of antiphon serve on its processes, for the status page",
+        help="JSON file in which antiphon serve describes its processes, for the status page",
     )
-    add("--reuse-port", action="store_true", help="share the ports with other adapters of this machine")
+    add(
+        "--reuse-port",
+        action="store_true",
+        help="share the ports with other adapters of this machine (SO_REUSEPORT)",
+    )
     add(
         "--peer-listen",
         metavar="A",
-        help="take clients that come back at another adapter, as host:port or unix:path (default: none)",
+        help="address for other adapters, which forward clients that reconnect there: host:port or "
+        "unix:path (default: none)",
     )
-    add("--peer-advertise", metavar="A", help="where other adapters reach that (default: where it listens)")
-    add("--peer-ca", type=Path, metavar="FILE", help="PEM: signs the certificates of adapters only")
-    add("--peer-cert", type=Path, metavar="FILE", help="PEM: shown to other adapters")
-    add("--peer-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate")
+    add(
+        "--peer-advertise",
+        metavar="A",
+        help="address at which other adapters reach --peer-listen (default: the same)",
+    )
+    add(
+        "--peer-ca",
+        type=Path,
+        metavar="FILE",
+        help="PEM: authority that signs the certificates of adapters only",
+    )
+    add("--peer-cert", type=Path, metavar="FILE", help="PEM: certificate for other adapters")
+    add("--peer-cert-key", type=Path, metavar="FILE", help="PEM: key of --peer-cert")
 
 
 def _add_worker_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("connections to workers").add_argument
-    add("--worker-ca", type=Path, metavar="FILE", help="PEM: speak TLS with workers whom it signed")
-    add("--worker-cert", type=Path, metavar="FILE", help="PEM: shown to workers that want one")
-    add("--worker-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate")
+    add(
+        "--worker-ca",
+        type=Path,
+        metavar="FILE",
+        help="PEM: authority of the workers' certificates; turns TLS on",
+    )
+    add("--worker-cert", type=Path, metavar="FILE", help="PEM: client certificate, if workers require one")
+    add("--worker-cert-key", type=Path, metavar="FILE", help="PEM: key of --worker-cert")
     add(
         "--worker-name",
         metavar="NAME",
-        help="name in the certificate of every worker (default: the host it is dialled at)",
+        help="name in the certificate of every worker (default: the host of its address)",
     )
 
 
 def _add_access_options(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("access")
     add = group.add_argument
-    add("--auth-query", action="store_true", help="take a key from the query too, as token")
+    add("--auth-query", action="store_true", help="accept a key in the query, too, as the parameter token")
     add_client_secret_key_option(group)
     add(
         "--connections-per-address",
-        type=limit,
+        type=non_negative_int,
         metavar="N",
-        help="at once from one address beyond loopback, 0: any (default 64)",
+        help="connections at once from one address beyond loopback, 0: no limit (default 64)",
     )
     add(
         "--opens-per-min-per-address",
-        type=limit,
+        type=non_negative_int,
         metavar="N",
-        help="attempts from one address beyond loopback, 0: any (default 120)",
+        help="connection attempts per minute from one address beyond loopback, 0: no limit (default 120)",
     )
     add(
         "--frames-per-s-per-address",
-        type=limit,
+        type=non_negative_int,
         metavar="N",
-        help="over all connections of one address beyond loopback, 0: any (default 2000)",
+        help="frames per second from one address beyond loopback, 0: no limit (default 2000)",
     )
     add(
         "--pages-per-min-per-address",
-        type=limit,
+        type=non_negative_int,
         metavar="N",
-        help="of HTTP, for one address beyond loopback, 0: any (default 600)",
+        help="HTTP requests per minute from one address beyond loopback, 0: no limit (default 600)",
     )
-    add("--connections-per-key", type=limit, metavar="N", help="at once, 0: any (default 0)")
-    add("--opens-per-min-per-key", type=limit, metavar="N", help="0: any (default 0)")
+    add(
+        "--connections-per-key",
+        type=non_negative_int,
+        metavar="N",
+        help="connections at once with one key, 0: no limit (default 0)",
+    )
+    add(
+        "--opens-per-min-per-key",
+        type=non_negative_int,
+        metavar="N",
+        help="connection attempts per minute with one key, 0: no limit (default 0)",
+    )
     add(
         "--direct-slots-per-caller",
-        type=limit,
+        type=non_negative_int,
         metavar="N",
-        help="of a pool, by direct calls; 0: all but one (default 0)",
+        help="slots of a pool that one direct caller may hold or wait for; 0: all but one (default 0)",
     )
     add(
         "--direct-session-limit-s",
         type=seconds,
         metavar="S",
-        help="longest session of a direct caller, 0: any (default 3600)",
+        help="longest session of a direct caller, 0: no limit (default 3600)",
     )
-    add("--direct-idle-s", type=seconds, metavar="S", help="without a unit in one, 0: any time (default 60)")
-    add("--admin-host", metavar="HOST", help="address of the administration (default 127.0.0.1)")
+    add(
+        "--direct-idle-s",
+        type=seconds,
+        metavar="S",
+        help="longest time without a unit in a direct caller's session, 0: no limit (default 60)",
+    )
+    add("--admin-host", metavar="HOST", help="address of the administration port (default 127.0.0.1)")
     add("--admin-port", **ADMIN_PORT)
     add("--tls-host", metavar="HOST", help="address to listen on for TLS (default: --host)")
     add("--grpc-host", metavar="HOST", help="address of the gRPC port (default 127.0.0.1)")
@@ -180,140 +214,270 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
         "--grpc-port",
         type=port,
         metavar="PORT",
-        help="port for direct callers of workers; 0: a free one (default: none)",
+        help="gRPC port for direct callers of workers; 0: a free one (default: none)",
     )
 
 
 def _add_load_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("when it is too busy for new sessions").add_argument
-    add("--max-cpu", type=amount, metavar="CORES", help="in use, 0: any (default 0.7)")
-    add("--max-loop-lag-ms", type=amount, metavar="MS", help="of the event loop, 0: any (default 250)")
+    add = command.add_argument_group("admission control").add_argument
+    add(
+        "--max-cpu",
+        type=non_negative_float,
+        metavar="CORES",
+        help="CPU use above which no new session is accepted, 0: no limit (default 0.7)",
+    )
+    add(
+        "--max-loop-lag-ms",
+        type=non_negative_float,
+        metavar="MS",
+        help="lag of the event loop above which no new session is accepted, 0: no limit (default 250)",
+    )
     add(
         "--handshakes-per-s",
-        type=amount,
+        type=non_negative_float,
         metavar="N",
-        help="of WebSockets, the others wait their turn; 0: any (default 150)",
+        help="WebSocket handshakes per second; further ones wait, 0: no limit (default 150)",
     )
 
 
 def _add_queue_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("the queue").add_argument
-    add("--queue-capacity", type=positive_int, metavar="N", help="most that may wait (default 1000)")
-    add("--queue-update-s", type=positive_float, metavar="S", help="between two queue updates (default 3)")
+    add("--queue-capacity", type=positive_int, metavar="N", help="most sessions that may wait (default 1000)")
+    add(
+        "--queue-update-s",
+        type=positive_float,
+        metavar="S",
+        help="time between two queue updates (default 3)",
+    )
     add(
         "--revisions",
         metavar="MODEL=A:N,B:N",
         type=_revisions,
-        help="divide a model's sessions by weight, such as stable:95,canary:5 (default: all are alike)",
+        help="weights of a model's revisions, such as stable:95,canary:5 (default: all alike)",
     )
-    add("--queue-max-wait-s", type=seconds, metavar="S", help="longest wait, 0: any (default 0)")
-    add("--no-worker-grace-s", type=seconds, metavar="S", help="wait for a worker at all (default 10)")
+    add(
+        "--queue-max-wait-s",
+        type=seconds,
+        metavar="S",
+        help="longest wait for a slot, 0: no limit (default 0)",
+    )
+    add(
+        "--no-worker-grace-s",
+        type=seconds,
+        metavar="S",
+        help="longest wait while no worker is ready (default 10)",
+    )
 
 
 def _add_session_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("sessions").add_argument
-    add("--session-limit-audio-s", type=seconds, metavar="S", help="longest session, 0: any (default 600)")
-    add("--session-limit-video-s", type=seconds, metavar="S", help="longest session, 0: any (default 300)")
+    add(
+        "--session-limit-audio-s",
+        type=seconds,
+        metavar="S",
+        help="longest audio session, 0: no limit (default 600)",
+    )
+    add(
+        "--session-limit-video-s",
+        type=seconds,
+        metavar="S",
+        help="longest video session, 0: no limit (default 300)",
+    )
     add(
         "--session-limit-realtime-s",
         type=seconds,
         metavar="S",
-        help="longest session on /v1/realtime?model=, 0: any (default 3600)",
+        help="longest session on /v1/realtime?model=, 0: no limit (default 3600)",
     )
     add(
         "--realtime-wait-s",
         type=seconds,
         metavar="S",
-        help="wait of such a session for a slot, below the 10 s of its clients (default 8)",
+        help="longest wait for a slot on /v1/realtime?model=, where clients give up after 10 s (default 8)",
     )
     add(
         "--input-transcript-s",
         type=seconds,
         metavar="S",
-        help="longest transcription of a user's turn in Realtime and Live, 0: none (default 60)",
+        help="longest wait for a transcript of a user's turn, 0: no transcripts (default 60)",
     )
-    add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
-    add("--pause-timeout-s", type=positive_float, metavar="S", help="pause if none is asked for (default 60)")
-    add("--duplex-idle-s", type=positive_float, metavar="S", help="idle while others wait (default 60)")
-    add("--chat-idle-s", type=positive_float, metavar="S", help="of a chat between turns (default 600)")
-    add("--transcription-idle-s", type=positive_float, metavar="S", help="then it is over (default 30)")
-    add("--transcription-buffer-s", type=positive_float, metavar="S", help="audio waiting (default 1800)")
-    add("--unit-flush-s", type=positive_float, metavar="S", help="then short input is padded (default 1.25)")
-    add("--silence-tail-units", type=limit, metavar="N", help="of silence after an utterance (default 10)")
-    add("--recordings-max-days", type=amount, metavar="D", help="then they go, 0: never (default 7)")
-    add("--recordings-max-gib", type=amount, metavar="GIB", help="then the oldest go, 0: any (default 10)")
+    add(
+        "--init-timeout-s",
+        type=positive_float,
+        metavar="S",
+        help="longest time from a slot to a valid first event (default 20)",
+    )
+    add(
+        "--pause-timeout-s",
+        type=positive_float,
+        metavar="S",
+        help="length of a pause if the client names none (default 60)",
+    )
+    add(
+        "--duplex-idle-s",
+        type=positive_float,
+        metavar="S",
+        help="longest idle time while other sessions wait (default 60)",
+    )
+    add(
+        "--chat-idle-s",
+        type=positive_float,
+        metavar="S",
+        help="longest time between two turns of a chat (default 600)",
+    )
+    add(
+        "--transcription-idle-s",
+        type=positive_float,
+        metavar="S",
+        help="longest time without audio in a transcription (default 30)",
+    )
+    add(
+        "--transcription-buffer-s",
+        type=positive_float,
+        metavar="S",
+        help="most audio that may wait for transcription (default 1800)",
+    )
+    add(
+        "--unit-flush-s",
+        type=positive_float,
+        metavar="S",
+        help="time after which an incomplete unit is padded with silence (default 1.25)",
+    )
+    add(
+        "--silence-tail-units",
+        type=non_negative_int,
+        metavar="N",
+        help="most units of silence added after an utterance (default 10)",
+    )
+    add(
+        "--recordings-max-days",
+        type=non_negative_float,
+        metavar="D",
+        help="age at which recordings are deleted, 0: never (default 7)",
+    )
+    add(
+        "--recordings-max-gib",
+        type=non_negative_float,
+        metavar="GIB",
+        help="size beyond which the oldest recordings are deleted, 0: no limit (default 10)",
+    )
 
 
 def _add_client_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("limits of input and output").add_argument
     add("--max-message-mib", type=positive_float, metavar="MIB", help="largest message (default 16)")
-    add("--max-chat-message-mib", type=positive_float, metavar="MIB", help="of a chat (default 32)")
-    add("--max-append-s", type=positive_float, metavar="S", help="longest audio at once (default 60)")
-    add("--max-lag-s", type=positive_float, metavar="S", help="older input is dropped (default 3)")
-    add("--max-waiting-units", type=positive_int, metavar="N", help="of input (default 32)")
-    add("--max-waiting-mib", type=positive_float, metavar="MIB", help="of input (default 8)")
-    add("--max-inflight-mib", type=amount, metavar="MIB", help="of all sessions, 0: any (default 128)")
-    add("--outbox-audio-s", type=positive_float, metavar="S", help="of output (default 3)")
-    add("--outbox-mib", type=positive_float, metavar="MIB", help="of output (default 4)")
-    add("--slow-consumer-s", type=positive_float, metavar="S", help="without reading (default 5)")
+    add(
+        "--max-chat-message-mib",
+        type=positive_float,
+        metavar="MIB",
+        help="largest message of a chat (default 32)",
+    )
+    add("--max-append-s", type=positive_float, metavar="S", help="longest audio in one message (default 60)")
+    add(
+        "--max-lag-s",
+        type=positive_float,
+        metavar="S",
+        help="age at which waiting input is dropped (default 3)",
+    )
+    add(
+        "--max-waiting-units",
+        type=positive_int,
+        metavar="N",
+        help="most input units of a session that may wait (default 32)",
+    )
+    add(
+        "--max-waiting-mib",
+        type=positive_float,
+        metavar="MIB",
+        help="most input of a session that may wait (default 8)",
+    )
+    add(
+        "--max-inflight-mib",
+        type=non_negative_float,
+        metavar="MIB",
+        help="input and output of all sessions above which new input is dropped, 0: no limit (default 128)",
+    )
+    add(
+        "--outbox-audio-s",
+        type=positive_float,
+        metavar="S",
+        help="most output audio that may wait for a client (default 3)",
+    )
+    add(
+        "--outbox-mib",
+        type=positive_float,
+        metavar="MIB",
+        help="most output that may wait for a client (default 4)",
+    )
+    add(
+        "--slow-consumer-s",
+        type=positive_float,
+        metavar="S",
+        help="time after which a client with a full outbox that reads nothing is disconnected (default 5)",
+    )
 
 
 def add_listen_options(command: argparse.ArgumentParser) -> None:
-    """Add the listen options, which commands that start an adapter pass on to it."""
+    """Add the options of addresses, keys and TLS, which commands that start an adapter pass on to it."""
     add = command.add_argument
     add("--host", help="address to listen on (default 127.0.0.1)")
-    add("--port", type=port, help="0 takes any free one (default 8006)")
-    add("--allow-anonymous", action="store_true", help="serve beyond this machine without a key")
+    add("--port", type=port, help="port, 0: a free one (default 8006)")
+    add("--allow-anonymous", action="store_true", help="serve beyond loopback without keys")
     add("--auth", choices=("off", "keys", "redis"), metavar="HOW", help="off, keys or redis (default off)")
     add("--keys", type=Path, metavar="FILE", help="keys of clients, see antiphon key")
-    add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS too")
-    add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
-    add("--tls-port", type=port, metavar="PORT", help="0 takes any free one (default 8443)")
+    add("--tls-cert", type=Path, metavar="FILE", help="PEM: certificate chain; listen with TLS, too")
+    add("--tls-key", type=Path, metavar="FILE", help="PEM: key of --tls-cert")
+    add("--tls-port", type=port, metavar="PORT", help="TLS port, 0: a free one (default 8443)")
     add("--recordings", type=Path, metavar="DIR", help="record every session there (default: none)")
 
 
 def add_public_options(command: argparse.ArgumentParser) -> None:
-    """Add the options of the public services, which are passed on in the same way."""
+    """Add the options of the public services, which such commands pass on, too."""
     add = command.add_argument_group("content").add_argument
     add(
         "--default-realtime-mode",
         metavar="MODE",
         choices=("video", "audio", "chat", "transcription"),
-        help="of /v1/realtime without a mode (default video)",
+        help="mode of /v1/realtime without a mode (default video)",
     )
     add(
         "--live-interrupt",
         metavar="BY",
         choices=("speech", "model"),
-        help="end an answer on /v1/live/sessions by speech over it, or only by the model (default speech)",
+        help="source of barge-in on /v1/live/sessions: detected speech, or only the model (default speech)",
     )
     add(
         "--resume-window-s",
         type=seconds,
         metavar="S",
-        help="wait for a client that lost its connection, 0: not at all (default 30)",
+        help="time for which a session waits for its client to reconnect, 0: none (default 30)",
     )
     add(
         "--journal-s",
         type=seconds,
         metavar="S",
-        help="of a full-duplex session keep the last S for another worker, 0: none (default 60)",
+        help="length of the journal of a full-duplex session, 0: no failover (default 60)",
     )
     add(
         "--journal",
         metavar="WHERE",
         choices=("memory", "redis"),
-        help="where journals are kept; redis: another adapter goes on when this one dies (default memory)",
+        help="store of journals; redis: another adapter takes over when this one dies (default memory)",
     )
     add(
         "--journal-mib",
-        type=amount,
+        type=non_negative_float,
         metavar="MIB",
-        help="all journals together; beyond it each session keeps its share (default 256)",
+        help="size of all journals; beyond it each session keeps its share (default 256)",
     )
-    add("--usage-log", type=Path, metavar="FILE", help="a JSON line for each session (default: none)")
+    add("--usage-log", type=Path, metavar="FILE", help="append a JSON line for each session (default: none)")
     add("--no-page", action="store_true", help="do not serve the web page at /")
-    add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
+    add(
+        "--voices",
+        type=Path,
+        metavar="DIR",
+        help="folder with default.wav, the voice for clients that ask for one",
+    )
     add(
         "--allowed-origins",
         metavar="A,B",
@@ -324,17 +488,17 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         "--trusted-proxies",
         metavar="A,B",
         type=_listed,
-        help="trusted proxies: their X-Forwarded-For counts (default none)",
+        help="addresses or networks of proxies whose X-Forwarded-For is trusted (default none)",
     )
 
 
 def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the given ones of both groups, as arguments of `antiphon adapter`."""
+    """Return the given options of both groups, as arguments of `antiphon adapter`."""
     return as_given(arguments, (*_LISTEN, *_PUBLIC))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the adapter until a signal; print `adapter ready on URL` when it listens."""
+    """Run the adapter until a signal; print `adapter ready on URL` once it listens."""
     require_extra("adapter", "adapter")
     require_telemetry()
     from threadpoolctl import threadpool_limits
@@ -352,9 +516,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise Failure(refused(error, arguments), ExitCode.USAGE) from None
     keep_freed_memory()
     start_grpc()
-    # A matrix product here is small: more threads would wait for each other longer than they compute.
+    # Matrix products here are small: several threads would wait longer for each other than they compute.
     threadpool_limits(1, user_api="blas")
-    gc.freeze()  # a collection that looks through all that was imported would be felt by every session
+    gc.freeze()  # a collection over all imported objects would delay every session
     return asyncio.run(serve(options, reread=reader(arguments, AdapterOptions, ConfigurationError)))
 
 
@@ -363,7 +527,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _revisions(text: str) -> tuple[str, ...]:
-    """Parse `a=stable:95,canary:5,b=...`: a part without a model belongs to the one before it."""
+    """Parse `a=stable:95,canary:5,b=...`; a part without a model belongs to the model before it."""
     entries: list[str] = []
     for part in _listed(text):
         if entries and "=" not in part:

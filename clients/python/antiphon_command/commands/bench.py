@@ -1,4 +1,4 @@
-"""`antiphon bench`: how many conversations a server holds, and how fast it answers them."""
+"""`antiphon bench`: a load test with the latency of answers, and a search for the most conversations."""
 
 import argparse
 import asyncio
@@ -36,17 +36,30 @@ def add_to(commands: Subcommands) -> None:
         "[FILE]",
     )
     add = command.add_argument
-    add("file", metavar="FILE", nargs="?", type=Path, default=None, help="said again and again; else silence")
-    add("--sessions", metavar="N", type=positive_int, default=4, help="at once, or to begin with (default 4)")
-    add("--ramp", action="store_true", default=False, help="find the most with less than 1 %% late units")
-    add("--duration", metavar="SECONDS", type=positive_float, default=20.0, help="of each crowd (default 20)")
-    add("--mode", choices=("audio", "video"), default="audio", help="of the conversations (default audio)")
-    add("--json", action="store_true", default=False, help="print each crowd as a line of JSON")
+    add(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        type=Path,
+        default=None,
+        help="recording that is repeated (default: silence)",
+    )
+    add(
+        "--sessions",
+        metavar="N",
+        type=positive_int,
+        default=4,
+        help="conversations at once, or first step (default 4)",
+    )
+    add("--ramp", action="store_true", default=False, help="search for the most with < 1 %% of units late")
+    add("--duration", metavar="SECONDS", type=positive_float, default=20.0, help="of each step (default 20)")
+    add("--mode", choices=("audio", "video"), default="audio", help="mode of conversations (default audio)")
+    add("--json", action="store_true", default=False, help="print each step as a line of JSON")
     add_access_options(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each crowd."""
+    """Print a line for each step."""
     asyncio.run(_bench(arguments))
     return ExitCode.OK
 
@@ -56,7 +69,7 @@ async def _bench(arguments: argparse.Namespace) -> None:
     if not arguments.json:
         print(style(_HEADING, "bold"), flush=True)
     best = 0
-    async for figures in _crowds(arguments):
+    async for figures in _steps(arguments):
         if arguments.json:
             print(json.dumps(asdict(figures)), flush=True)
         else:
@@ -72,8 +85,8 @@ async def _bench(arguments: argparse.Namespace) -> None:
         print(f"most conversations with less than {MOST_MISSES:.0%} of units late: {best}")
 
 
-async def _crowds(arguments: argparse.Namespace) -> AsyncIterator[Figures]:
-    """Measure one crowd; with `--ramp` double its size until it is too large, then search between the two."""
+async def _steps(arguments: argparse.Namespace) -> AsyncIterator[Figures]:
+    """Measure one step; with `--ramp` double the sessions until they are too many, then bisect."""
     recording = read_audio(arguments.file) if arguments.file else np.zeros(0, np.float32)
 
     async def of(sessions: int) -> Figures:

@@ -15,8 +15,8 @@ from antiphon_command.arguments.parser import (
     Subcommands,
     add_command,
     add_help_all,
-    amount,
     examples,
+    non_negative_float,
     output_file,
     positive_float,
     positive_int,
@@ -54,11 +54,11 @@ def add_to(commands: Subcommands) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="WAV, FLAC; repeatable, asks by itself",
+        help="WAV, FLAC; repeatable, needs no PROMPT",
     )
     add("--video", metavar="FILE", action="append", default=[], help="MP4, MOV, WebM or MKV, with its sound")
     add("--system", metavar="TEXT", default=None, help="instructions (default: the model's)")
-    add("--speak", action="store_true", default=False, help="have the answer spoken, too, into --out")
+    add("--speak", action="store_true", default=False, help="write the answer as speech, too, to --out")
     add(
         "--out",
         metavar="FILE",
@@ -70,16 +70,21 @@ def add_to(commands: Subcommands) -> None:
     add("--json", action="store_true", default=False, help="print each event as a line of JSON")
     add_access_options(command)
     add_help_all(command)
-    add = command.add_argument_group("how the answer is drawn").add_argument
+    add = command.add_argument_group("sampling of the answer").add_argument
     add("--max-new-tokens", metavar="N", type=positive_int, help="longest answer (default 512)")
-    add("--temperature", metavar="T", type=amount, help="0: the likeliest (default 0.7)")
+    add(
+        "--temperature",
+        metavar="T",
+        type=non_negative_float,
+        help="0: always the likeliest token (default 0.7)",
+    )
     add("--top-p", metavar="P", type=positive_float, help="up to 1 (default 0.8)")
-    add("--length-penalty", metavar="F", type=positive_float, help="above 1: longer (default 1)")
-    add("--thinking", action="store_true", default=False, help="let a model that can think first")
+    add("--length-penalty", metavar="F", type=positive_float, help="above 1: longer answers (default 1)")
+    add("--thinking", action="store_true", default=False, help="let the model think first, if it can")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask once, or until the user has no more questions."""
+    """Ask one question, or read questions from the terminal until Ctrl-D."""
     if arguments.out is not None and not arguments.speak:
         raise Failure("--out is for the spoken answer. Add --speak.", ExitCode.USAGE)
     options = ChatOptions(
@@ -93,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     attached += [Clip.read(path) for path in arguments.audio]
     attached += [Video.read(path) for path in arguments.video]
     dialogue = Dialogue(arguments.url, arguments.api_key, arguments.system, options)
-    if arguments.prompt is None and not _asks_by_itself(arguments) and sys.stdin and sys.stdin.isatty():
+    if arguments.prompt is None and not _needs_no_prompt(arguments) and sys.stdin and sys.stdin.isatty():
         if arguments.json:
             raise Failure("--json is for one question. Add a PROMPT.", ExitCode.USAGE)
         _converse(dialogue, attached)
@@ -110,13 +115,13 @@ def _generation(arguments: argparse.Namespace) -> GenerationConfig:
     return given
 
 
-def _asks_by_itself(arguments: argparse.Namespace) -> bool:
+def _needs_no_prompt(arguments: argparse.Namespace) -> bool:
     return bool(arguments.audio or arguments.video)
 
 
 def _question(arguments: argparse.Namespace) -> Sequence[str]:
-    """Return the text of the question, if any: a recording or a video is a question by itself."""
-    if arguments.prompt is None and _asks_by_itself(arguments):
+    """Return the text of the question; none is needed with a recording or a video."""
+    if arguments.prompt is None and _needs_no_prompt(arguments):
         return []
     text: str = arguments.prompt
     if arguments.prompt in (None, "-"):
@@ -129,7 +134,7 @@ def _question(arguments: argparse.Namespace) -> Sequence[str]:
 def _converse(dialogue: Dialogue, attached: Sequence[Part]) -> None:
     """Read questions until Ctrl-D, or Ctrl-C outside an answer. Attachments go with the first question."""
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  input() then edits lines and remembers them
+        import readline  # noqa: F401  with it, input() edits lines and keeps a history
     print("Ctrl-C stops an answer, Ctrl-D ends the chat.", file=sys.stderr)
     first = True
     while True:
@@ -143,7 +148,7 @@ def _converse(dialogue: Dialogue, attached: Sequence[Part]) -> None:
         try:
             dialogue.ask([*attached, text])
         except KeyboardInterrupt:
-            print("(stopped, and forgotten)", file=sys.stderr)
+            print("(stopped; not part of the chat)", file=sys.stderr)
             continue
         except (AntiphonError, Failure) as error:
             if first:

@@ -1,4 +1,4 @@
-"""`antiphon check-config`: what a model will take, before it is loaded."""
+"""`antiphon check-config`: the memory that a model and its sessions need, before it is loaded."""
 
 import argparse
 from pathlib import Path
@@ -29,7 +29,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "check-config",
-        "tell how much memory a model and its sessions take",
+        "show the memory that a model and its sessions need",
         examples(
             "antiphon check-config --model MiniCPM-o-4_5 --device cuda --slots 32",
             "antiphon check-config --model MiniCPM-o-4_5 --dtype bfloat16 --memory-gib 80",
@@ -40,23 +40,27 @@ def add_to(commands: Subcommands) -> None:
     add("--model", required=True, metavar="NAME", help="built-in name or folder")
     add("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default cpu)")
     add(
-        "--memory-gib", type=positive_float, default=None, metavar="GIB", help="of a device that is elsewhere"
+        "--memory-gib",
+        type=positive_float,
+        default=None,
+        metavar="GIB",
+        help="memory of a device that is not here",
     )
     add("--slots", type=positive_int, default=None, metavar="N", help="conversations at once")
-    add("--context-limit", type=positive_int, default=None, metavar="TOKENS", help="most per session")
-    add("--dtype", choices=DTYPES, default=None, metavar="TYPE", help="as of a worker (default: by device)")
+    add("--context-limit", type=positive_int, default=None, metavar="TOKENS", help="most tokens per session")
+    add("--dtype", choices=DTYPES, default=None, metavar="TYPE", help="as for a worker (default: by device)")
     add(
         "--threads", type=positive_int, default=1, metavar="N", help="CPU threads of the model (default: one)"
     )
-    add("--kernels", choices=KERNELS, default="auto", metavar="USE", help="as of a worker (default auto)")
+    add("--kernels", choices=KERNELS, default="auto", metavar="USE", help="as for a worker (default auto)")
     add("--no-speech", action="store_true", default=False, help="MiniCPM-o without its voice")
     add("--vocoder", type=Path, default=None, metavar="FOLDER", help="its vocoder (default: MODEL/vocoder)")
-    add("--vocoder-steps", type=positive_int, default=None, metavar="N", help="of its flow (default 5)")
-    add("--vocoder-dtype", choices=DTYPES, default=None, metavar="TYPE", help="of its flow and caches")
+    add("--vocoder-steps", type=positive_int, default=None, metavar="N", help="steps of its flow (default 5)")
+    add("--vocoder-dtype", choices=DTYPES, default=None, metavar="TYPE", help="type of its flow and caches")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the need for memory; fail with `ExitCode.USAGE` if the sessions do not fit."""
+    """Print the required memory; fail with `ExitCode.USAGE` if the sessions do not fit."""
     require_extra("check-config", "worker")
     import torch
 
@@ -84,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name, title in _TITLES.items():
         for kind, size in getattr(footprint, name).items():
             _line(title, kind, gib(size))
-    # A worker holds about what this process does, with the same libraries loaded and no weights. Memory that
-    # is given is what is left for the model.
+    # A worker without weights holds about as much memory as this process, since it loads the same libraries.
+    # --memory-gib is memory for the model alone.
     counts = device.type == "cpu" and arguments.memory_gib is None
     process = (held_bytes(device) or 0) if counts else 0
     if process:

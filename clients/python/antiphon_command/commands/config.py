@@ -1,4 +1,4 @@
-"""`antiphon config`: the settings of the services, checked, shown with their origin, and described."""
+"""`antiphon config`: check, show and describe the settings of the services."""
 
 import argparse
 import dataclasses
@@ -35,16 +35,16 @@ from antiphon_service.redis import RedisUnusable, parse
 _PROGRAM: Final = "antiphon config"
 _HIDDEN: Final = "********"
 _COMPLETED: Final[dict[str, Any]] = {"workers": ("unix:named-elsewhere",)}
-"""Required options of an adapter that a valid file may leave to flags."""
+"""The options that an adapter requires, and that a valid file may leave to flags."""
 
 _NOT_OF_ADAPTER: Final = frozenset({"workers", "adapters", "dispatcher", "drain_timeout_s"})
-"""The settings of `serve` that mean something else for an adapter, or concern several processes."""
+"""The settings of `serve` that have another meaning for an adapter, or concern several processes."""
 
 _DEFAULT_IN_HELP: Final = re.compile(r",? \(?default:? ([^()]*)\)$")
 
 
 def add_to(commands: Subcommands) -> None:
-    """Add the subcommand and those below it."""
+    """Add the subcommand with its own subcommands."""
     command = add_command(
         commands,
         "config",
@@ -70,15 +70,17 @@ def add_to(commands: Subcommands) -> None:
         _PROGRAM,
     )
     show.add_argument("--config", metavar="FILE", default=None, help=f"settings in TOML (or {CONFIG})")
-    show.add_argument("--json", action="store_true", default=False, help="as JSON, secrets hidden as well")
+    show.add_argument(
+        "--json", action="store_true", default=False, help="print JSON; secrets are hidden, too"
+    )
     show.add_argument(
         "section", metavar="SECTION", nargs="?", choices=SECTIONS, default=None, help=" or ".join(SECTIONS)
     )
-    show.add_argument("words", metavar="OPTIONS", nargs=argparse.REMAINDER, help="as given to that command")
+    show.add_argument("words", metavar="OPTIONS", nargs=argparse.REMAINDER, help="options of that command")
     check = add_command(
         below,
         "check",
-        "tell everything that is wrong with a file",
+        "report all problems of a file",
         examples("antiphon config check antiphon.toml", "antiphon config check /etc/antiphon.toml"),
         _check,
         "FILE",
@@ -165,7 +167,7 @@ def _line(problem: str) -> int:
 
 
 def _service_problems(section: Section, file: TomlFile, given: Mapping[str, GivenValue]) -> list[str]:
-    """Return the problems that the service itself would report: shared bounds and contradictions."""
+    """Return the problems that the service itself would report: bounds, and contradictions of values."""
     require_extra("config check", "worker" if section.name == "worker" else "adapter")
     shared = section.shared(os.environ)
     shared.pop("client_secret_key_file", None)  # keys themselves, which the service reads when it starts
@@ -215,7 +217,7 @@ def _fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(name: str) -> Section:
-    """Return the settings of a command; none of its packages is imported."""
+    """Return the settings of a command without an import of its packages."""
     commands = parser("", "").add_subparsers(parser_class=Command, prog="antiphon")
     import_module(f"antiphon_command.commands.{name}").add_to(commands)
     return Section(name, commands.choices[name])
@@ -252,7 +254,7 @@ def _own_default(setting: Setting) -> Any:
 
 
 def _shown(setting: Setting, value: Any) -> Any:
-    """Return a value as JSON and TOML have it, without secrets."""
+    """Return a value in JSON's types; hide secrets."""
     if value is None or value == ():
         return None
     if isinstance(value, bytes):
@@ -293,7 +295,7 @@ def reference() -> str:
                 f"`{setting.name}`",
                 setting.takes,
                 _default_text(setting),
-                _what(setting),
+                _meaning(setting),
                 "yes" if setting.dest in reloaded[name] else "",
             )
             for setting in _section(name).settings.values()
@@ -308,5 +310,5 @@ def _default_text(setting: Setting) -> str:
     return found[1] if found else ("false" if setting.is_switch else "none")
 
 
-def _what(setting: Setting) -> str:
+def _meaning(setting: Setting) -> str:
     return _DEFAULT_IN_HELP.sub("", setting.help).strip()

@@ -1,4 +1,4 @@
-"""`antiphon convert-vocoder`: the published vocoder of MiniCPM-o as one that a worker reads."""
+"""`antiphon convert-vocoder`: conversion of MiniCPM-o's published vocoder for workers."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from inference_service.checkpoints.vocoder_conversion import Recording
 
 _PUBLISHED_VOICE: Final = "HT_ref_audio.wav"
-"""The voice beside the vocoder's folder in the published checkpoint."""
+"""The file of the default voice, beside the vocoder's folder in the published checkpoint."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -20,7 +20,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "convert-vocoder",
-        "make MiniCPM-o's published vocoder safe and quick to load",
+        "convert MiniCPM-o's vocoder, safe and quick to load",
         examples(
             "antiphon convert-vocoder MiniCPM-o-4_5/assets/token2wav MiniCPM-o-4_5/vocoder",
             "antiphon convert-vocoder SRC DST --voice default=me.wav --voice anna=anna.wav",
@@ -29,18 +29,18 @@ def add_to(commands: Subcommands) -> None:
         "SRC DST",
     )
     command.add_argument("source", metavar="SRC", type=Path, help="folder with flow.pt, hift.pt, flow.yaml")
-    command.add_argument("target", metavar="DST", type=Path, help="folder to make")
+    command.add_argument("target", metavar="DST", type=Path, help="folder to create")
     command.add_argument(
         "--voice",
         metavar="[ID=]WAV",
         action="append",
         default=[],
-        help="register a voice (id default; else the published one)",
+        help="add a voice, by default under the id default",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert the files; no code that the published files name is run."""
+    """Convert the files without running code that the published files name."""
     require_extra("convert-vocoder", "worker")
     from inference_service.checkpoints.vocoder_conversion import convert
     from inference_service.models.errors import CheckpointError, VoiceError

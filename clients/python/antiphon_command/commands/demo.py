@@ -1,4 +1,4 @@
-"""`antiphon demo`: a spoken question to a server of our own, through the public WebSocket."""
+"""`antiphon demo`: a spoken question to a server that it starts, over the public WebSocket."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ from antiphon_command.arguments.parser import (
 )
 from antiphon_command.commands.serve import tell
 from antiphon_command.commands.worker import add_model_options, given_model_options
-from antiphon_command.conversations.duplex import Heard, converse
+from antiphon_command.conversations.duplex import Answers, converse
 from antiphon_command.output.failure import ExitCode, Failure, require_extra
 from antiphon_command.output.terminal import Style
 from antiphon_command.output.timeline import Timeline
@@ -24,14 +24,14 @@ from antiphon_command.processes.plan import Plan
 from antiphon_command.processes.stack import Stack
 
 _QUESTION: Final = Path(__file__).parents[1] / "question"
-"""Folder of the question that is part of this package."""
+"""The folder of the question that is part of this package."""
 
 _ANSWER: Final = Path("answer.wav")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A spoken question and the answer it should get."""
+    """A spoken question and its expected answer."""
 
     path: Path
     text: str
@@ -80,14 +80,14 @@ async def _demo(question: Question, arguments: argparse.Namespace) -> int:
         [[address]] = await stack.start()
         print(f'Ready. Asking: "{question.text}"\n', flush=True)
         timeline = Timeline(style)
-        heard = Heard()
+        heard = Answers()
         await converse(address, None, question.path, None, timeline, heard)
         heard.write(arguments.out, timeline)
     print()
     return _judge(question, heard, style)
 
 
-def _judge(question: Question, heard: Heard, style: Style) -> int:
+def _judge(question: Question, heard: Answers, style: Style) -> int:
     said = " ".join(heard.text.split())
     if _words(question.expected_reply) not in _words(said):
         heard_instead = f'"{said}"' if said else "nothing"
@@ -102,7 +102,7 @@ def _judge(question: Question, heard: Heard, style: Style) -> int:
 
 
 def _words(text: str) -> str:
-    """Return the words alone, each between two spaces, for a search of one text in another."""
+    """Return the lower-case words of a text, each between spaces, for a search of whole words."""
     return " " + " ".join(re.findall(r"\w+", text.casefold())) + " "
 
 

@@ -1,4 +1,4 @@
-"""`antiphon probe`: one exchange in a dialect, each event with its time, and what breaks its rules."""
+"""`antiphon probe`: one exchange in a dialect, with the time and the violations of each event."""
 
 import argparse
 import asyncio
@@ -34,12 +34,12 @@ from antiphon_command.probe.rules import Event, Rules
 from antiphon_command.probe.transcription import Transcription
 
 _DIALECTS: Final = ("current", "earlier", "duplex", "chat", "transcription", "live", "realtime")
-_NAMING: Final[dict[str, Callable[[str], Rules]]] = {
+_WITH_MODEL: Final[dict[str, Callable[[str], Rules]]] = {
     "transcription": Transcription,
     "live": Live,
     "realtime": RealtimeGa,
 }
-"""The dialects whose clients name a model."""
+"""The dialects in which the client names a model."""
 
 _LONG_TEXT: Final = 60
 _ARROWS: Final = {"sent": "->", "received": "<-", "closed": "--"}
@@ -64,10 +64,8 @@ def add_to(commands: Subcommands) -> None:
         default=None,
         help="recording to send (default: silence)",
     )
-    add("--dialect", choices=_DIALECTS, default="current", help="of what is spoken (default current)")
-    add(
-        "--mode", choices=("audio", "video"), default="audio", help="of a full-duplex dialect (default audio)"
-    )
+    add("--dialect", choices=_DIALECTS, default="current", help="dialect of the exchange (default current)")
+    add("--mode", choices=("audio", "video"), default="audio", help="mode in full duplex (default audio)")
     add(
         "--record", metavar="FILE", type=output_file, default=None, help="write every event as a line of JSON"
     )
@@ -76,7 +74,7 @@ def add_to(commands: Subcommands) -> None:
         metavar="SECONDS",
         type=positive_float,
         default=120.0,
-        help="at most (default 120)",
+        help="longest exchange (default 120)",
     )
     add_access_options(command)
 
@@ -99,8 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _probe(arguments: argparse.Namespace, recording: Samples, record: IO[str] | None) -> int:
     rules = await _rules(arguments)
-    page = _Page(record)
-    return await probe(arguments.url, arguments.api_key, rules, recording, arguments.session_timeout, page)
+    printer = _Printer(record)
+    return await probe(arguments.url, arguments.api_key, rules, recording, arguments.session_timeout, printer)
 
 
 async def _rules(arguments: argparse.Namespace) -> Rules:
@@ -115,11 +113,11 @@ async def _rules(arguments: argparse.Namespace) -> Rules:
             return Chat()
     async with connect(arguments.url, arguments.api_key) as client:
         model = (await client.models())[0]
-    return _NAMING[arguments.dialect](model)
+    return _WITH_MODEL[arguments.dialect](model)
 
 
-class _Page:
-    """A page that prints each event on a line, and writes it whole to `record`."""
+class _Printer:
+    """A printer of events, one on a line, which also writes each whole event to `record`."""
 
     def __init__(self, record: IO[str] | None) -> None:
         self._record = record
@@ -127,7 +125,7 @@ class _Page:
         self._start = time.monotonic()
 
     def event(self, direction: Direction, event: Event) -> None:
-        """Print an event; long texts are cut."""
+        """Print an event; shorten long texts."""
         seconds = time.monotonic() - self._start
         if self._record is not None:
             line = {"t": round(seconds, 4), "direction": direction, "event": event}

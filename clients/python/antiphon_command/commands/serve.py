@@ -1,4 +1,4 @@
-"""`antiphon serve`: workers and adapters, started, watched, replaced and stopped together."""
+"""`antiphon serve`: start, supervise, replace and stop workers and adapters together."""
 
 import argparse
 import asyncio
@@ -76,7 +76,7 @@ def add_to(commands: Subcommands) -> None:
     add_public_options(command)
     _add_process_options(command)
     command.add_argument_group("the web page").add_argument(
-        "--open", action="store_true", default=False, help="open it in a browser once it is there"
+        "--open", action="store_true", default=False, help="open it in a browser once it is ready"
     )
     add_kernel_option(command)
     add_minicpmo_options(command)
@@ -86,10 +86,18 @@ def add_to(commands: Subcommands) -> None:
 
 def _add_process_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("several processes").add_argument
-    add("--workers", type=positive_int, metavar="N", help="with cuda one on each device (default 1)")
-    add("--adapters", type=positive_int, default=1, metavar="N", help="on one port (default 1)")
-    add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
-    add_dispatcher_options(command.add_argument_group("the queue; of several adapters: a Redis of ours"))
+    add("--workers", type=positive_int, metavar="N", help="workers; with cuda one on each device (default 1)")
+    add(
+        "--adapters",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="adapters, which share one port (default 1)",
+    )
+    add("--drain-timeout-s", type=seconds, metavar="S", help="longest drain at shutdown (default 60)")
+    add_dispatcher_options(
+        command.add_argument_group("the shared queue; several adapters start a private Redis by default")
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -112,7 +120,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             starting.cancel()
             return ExitCode.OK
         found = starting.result()
-        rolls = _roll_on_signal(stack)  # before the banner, which says that all is there
+        rolls = _roll_on_signal(stack)  # before the banner, which reports that all are ready
         has_administration = plan.admin_port is not None
         clients = found[0][:-1] if has_administration else found[0]
         page = f"{clients[-1]}/" if "no_page" not in arguments else ""
@@ -170,19 +178,19 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _queue(stack: Stack) -> str:
-    """Return the place of the shared queue, without a password."""
+    """Return the address of the shared queue without its password; empty without one."""
     return str(parse(stack.dispatcher)) if stack.dispatcher is not None else ""
 
 
 def _access(arguments: argparse.Namespace) -> str:
-    """Return a description of the clients that may use the service."""
+    """Return a description of the access control, for the banner."""
     if "keys" in arguments or vars(arguments).get("auth") == "redis":
         return "keys"
     return f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
 
 
 def tell(line: str) -> None:
-    """Print a line for people, if they are still there; standard output is for the banner."""
+    """Print a line to standard error, if that is still open; standard output is for the banner."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
@@ -190,7 +198,7 @@ def tell(line: str) -> None:
 def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
     """Return an event that the first signal sets; the next ones end all processes at once.
 
-    SIGHUP is no such signal if the adapter `reloads` files on it, unless a terminal was closed.
+    If the adapter `reloads` files on SIGHUP, only a SIGHUP from a closed terminal is such a signal.
     """
     stopping = asyncio.Event()
     had_terminal = _has_terminal()
@@ -217,7 +225,7 @@ def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
 
 
 def _has_terminal() -> bool:
-    """Return whether there is a terminal that this process belongs to."""
+    """Return whether this process has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -226,7 +234,7 @@ def _has_terminal() -> bool:
 
 
 async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
-    """Wait until the task is done or a signal came; return whether a signal did."""
+    """Wait until the task is done or a signal came; return whether a signal came."""
     signalled = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
@@ -245,9 +253,9 @@ async def print_banner(
 ) -> None:
     """Print the models and the addresses, once all of them are ready.
 
-    `addresses` are those for clients, the plain one first; the banner shows the one with TLS, if there is
-    one. `page` is the address of the web page, empty without it. Each adapter has an administration port, or
-    none has. `queue` is the place of the shared queue.
+    `addresses` are those for clients, the plain one first; the banner shows the last one, which is that with
+    TLS if there are two. `page` is the address of the web page, empty without it. `administrations` are the
+    addresses of the adapters' administration ports. `queue` is the address of the shared queue.
     """
     from ws_adapter.detection.scorer import TITLES, best_scorer
 
@@ -274,7 +282,7 @@ async def print_banner(
 
 
 def _services(address: str) -> tuple[tuple[int, str, str], ...]:
-    """Return the public services at an address, with the mode that the model needs for each."""
+    """Return mode, title and address of each public service; the model must support the mode."""
     return (
         (pb.SESSION_MODE_AUDIO, "WebSocket", endpoint(address, REALTIME, mode="audio")),
         (pb.SESSION_MODE_AUDIO, "Live", endpoint(address, LIVE)),
@@ -322,7 +330,7 @@ def _check_dispatcher(arguments: argparse.Namespace) -> None:
         find_redis()
     if ("dispatcher" in arguments or arguments.adapters > 1) and find_spec("redis") is None:
         raise Failure(
-            "A queue that is shared needs the package redis. Install with: pip install 'antiphon[redis]'",
+            "A shared queue needs the package redis. Install with: pip install 'antiphon[redis]'",
             ExitCode.USAGE,
         )
 

@@ -1,4 +1,4 @@
-"""`antiphon talk`: a conversation by microphone and speakers, or a recording in and the answer out."""
+"""`antiphon talk`: a conversation by microphone and speakers, or with a recording."""
 
 import argparse
 import asyncio
@@ -18,7 +18,7 @@ from antiphon_command.arguments.parser import (
     output_file,
     positive_float,
 )
-from antiphon_command.conversations.duplex import Heard, converse
+from antiphon_command.conversations.duplex import Answers, converse
 from antiphon_command.conversations.spoken import speak
 from antiphon_command.output.event_lines import EventLines
 from antiphon_command.output.failure import ExitCode, Failure
@@ -60,7 +60,7 @@ def add_to(commands: Subcommands) -> None:
         metavar="SECONDS",
         type=positive_float,
         default=None,
-        help="end it then, answer or not (default 60 after FILE)",
+        help="longest conversation (default 60 after FILE)",
     )
     command.add_argument(
         "--json", action="store_true", default=False, help="print each event as a line of JSON"
@@ -73,17 +73,17 @@ def add_to(commands: Subcommands) -> None:
             metavar="DEVICE",
             type=_device,
             default=None,
-            help="number or part of its name (default: the machine's)",
+            help="number or part of its name (default: the system's)",
         )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the conversation; fail if the recording was not played to its end, or an answer is incomplete."""
+    """Run the conversation; fail if the recording was not fully sent, or if no answer is complete."""
     _check_address(arguments.url)
     if arguments.file is not None and (arguments.microphone, arguments.speaker) != (None, None):
         raise Failure("--microphone and --speaker are for a conversation without FILE.", ExitCode.USAGE)
     report: Report = EventLines() if arguments.json else Timeline(Style())
-    heard = Heard()
+    heard = Answers()
     access = (arguments.url, arguments.api_key)
     try:
         if arguments.file is None:
@@ -105,14 +105,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise Failure("Time was up before the recording was played to its end. Allow more: --session-timeout")
     if not heard.complete:
         raise Failure(
-            "No answer came to its end before the conversation did. "
+            "No answer was complete before the conversation ended. "
             "Allow more time with --session-timeout, or check that the recording is speech."
         )
     return ExitCode.OK
 
 
 def _device(text: str) -> Device:
-    """Return the number of a device, or a part of its name."""
+    """Parse the number of a device, or a part of its name."""
     return int(text) if text.isdecimal() else text
 
 

@@ -1,4 +1,4 @@
-"""`antiphon train`: a small model of a domain of one's own, or the default model anew."""
+"""`antiphon train`: training of a small model for a domain, or of the default model."""
 
 import argparse
 from pathlib import Path
@@ -31,16 +31,16 @@ def add_to(commands: Subcommands) -> None:
         help="the domain, in YAML (default: that of antiphon-mini)",
     )  # fmt: skip
     add = command.add_argument
-    add("--work", type=Path, default=None, metavar="DIR", help="of unfinished stages (default NAME-training)")
+    add("--work", type=Path, default=None, metavar="DIR", help="folder of stages (default NAME-training)")
     add("--out", type=Path, default=None, metavar="DIR", help="folder of the model (default NAME)")
     add("--scale", type=positive_float, default=1.0, help="share of the domain's minutes (default 1)")
-    add("--utterances", type=positive_int, default=None, metavar="N", help="spoken sentences to learn from")
-    add("--processes", type=positive_int, default=2, metavar="N", help="for synthesis (default 2)")
-    add("--questions", type=positive_int, default=100, metavar="N", help="of the evaluation (default 100)")
+    add("--utterances", type=positive_int, default=None, metavar="N", help="spoken training sentences")
+    add("--processes", type=positive_int, default=2, metavar="N", help="processes for synthesis (default 2)")
+    add("--questions", type=positive_int, default=100, metavar="N", help="for the evaluation (default 100)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the incomplete stages, measure the model and print how to serve it."""
+    """Run the incomplete stages, evaluate the model and print the commands that serve it."""
     require_extra("train", "train")
     from antiphon_training.domains.document import DomainFileError
     from antiphon_training.domains.domain import FEWEST_UTTERANCES
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise Failure(str(error), ExitCode.USAGE) from None
     if missing := missing_programs():
         raise Failure(
-            f"Training speech is made with {' and '.join(missing)}, not found here. "
+            f"Training needs the speech synthesisers {' and '.join(missing)}, which are not installed. "
             f"On Debian and Ubuntu: apt-get install {' '.join(missing)}",
             ExitCode.USAGE,
         )
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise Failure(f"--utterances is {FEWEST_UTTERANCES} or more.", ExitCode.USAGE)
     work = arguments.work or Path(f"{domain.name}-training")
     out = arguments.out or Path(domain.name)
-    out.mkdir(parents=True, exist_ok=True)  # what cannot be written to is told now, and not after hours
+    out.mkdir(parents=True, exist_ok=True)  # fail now, not after hours, if it is not writable
     recipe = Recipe(
         domain, work, Budget.of(domain, arguments.scale), utterances,
         arguments.processes,

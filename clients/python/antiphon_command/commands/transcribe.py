@@ -1,4 +1,4 @@
-"""`antiphon transcribe`: a recording in, its words out while it is still heard."""
+"""`antiphon transcribe`: transcription of a recording or a pipe, printed while the audio is sent."""
 
 import argparse
 import asyncio
@@ -35,9 +35,9 @@ def add_to(commands: Subcommands) -> None:
     )
     add = command.add_argument
     add("file", metavar="FILE", help="WAV, mono, 16 kHz; others with the extra audio; - reads a pipe")
-    add("--realtime", action="store_true", default=False, help="send it as slowly as it was spoken")
+    add("--realtime", action="store_true", default=False, help="send it in real time")
     add("--json", action="store_true", default=False, help="print each event as a line of JSON")
-    add("--model", metavar="NAME", default=None, help="the model (default: the one served)")
+    add("--model", metavar="NAME", default=None, help="the model (default: the first served one)")
     add_access_options(command)
 
 
@@ -58,7 +58,7 @@ async def _transcribe(arguments: argparse.Namespace) -> None:
     else:
         recording = FileRecording(Path(arguments.file))
     pace = Pace(0.0 if arguments.realtime else LEAD_S)
-    page = _Page(EventLines() if arguments.json else None)
+    printer = _Printer(EventLines() if arguments.json else None)
     try:
         async with connect(arguments.url, arguments.api_key) as client:
             async with (
@@ -67,13 +67,13 @@ async def _transcribe(arguments: argparse.Namespace) -> None:
             ):
                 fed = asyncio.Event()
                 tasks.create_task(_feed(session, recording, pace, fed))
-                await _write_down(session, fed, page)
-            async for event in session:  # what the server had to add when it was done
-                page.event(event)
+                await _print_events(session, fed, printer)
+            async for event in session:  # events after the last transcript
+                printer.event(event)
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     finally:
-        page.end()
+        printer.end()
 
 
 async def _feed(session: TranscriptionSession, recording: Recording, pace: Pace, fed: asyncio.Event) -> None:
@@ -84,10 +84,10 @@ async def _feed(session: TranscriptionSession, recording: Recording, pace: Pace,
     await session.end_utterance()
 
 
-async def _write_down(session: TranscriptionSession, fed: asyncio.Event, page: "_Page") -> None:
-    """Print the transcript until it is complete; if the server ends the session early, report the reason."""
+async def _print_events(session: TranscriptionSession, fed: asyncio.Event, printer: "_Printer") -> None:
+    """Print the transcript until it is complete, or until the server ends the session early."""
     async for event in session:
-        page.event(event)
+        printer.event(event)
         if isinstance(event, Transcript) and fed.is_set():
             return
 
@@ -105,21 +105,21 @@ def _end_with_ctrl_c(recording: PipedRecording) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, on_signal)
 
 
-class _Page:
-    """The output of the text."""
+class _Printer:
+    """A printer of the transcript."""
 
     def __init__(self, lines: EventLines | None) -> None:
         self._lines = lines
         self._written = ""
 
     def event(self, event: TranscriptionEvent) -> None:
-        """Print the new text. Raises `Failure` if the server could not go on."""
+        """Print the new text. Raises `Failure` for an error of the server."""
         if self._lines is not None:
             self._lines.event(event)
         elif isinstance(event, TextDelta):
             self._write(event.text if self._written else event.text.lstrip())
         if isinstance(event, ErrorEvent):
-            raise Failure(f"The server did not go on: {event.message.rstrip('.')} ({event.code}).")
+            raise Failure(f"The transcription failed: {event.message.rstrip('.')} ({event.code}).")
 
     def end(self) -> None:
         """End the last line."""

@@ -16,7 +16,7 @@ from antiphon_command.arguments.parser import (
     configure_log,
     examples,
     given_options,
-    limit,
+    non_negative_int,
     port,
     positive_float,
     positive_int,
@@ -62,7 +62,7 @@ def add_to(commands: Subcommands) -> None:
     add("--listen", metavar="ADDRESS", help="host:port or unix:path (default 127.0.0.1:50051)")
     add_model_options(command)
     add("--worker-id", metavar="NAME", help="first part of its id (default worker)")
-    add("--drain-timeout-s", type=seconds, metavar="S", help="time for sessions at the end (default 30)")
+    add("--drain-timeout-s", type=seconds, metavar="S", help="longest drain at shutdown (default 30)")
     add_worker_key_option(command)
     add_number_options(command)
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
@@ -73,34 +73,68 @@ def add_to(commands: Subcommands) -> None:
     add_minicpmo_options(command)
     add_engine_options(command)
     add = command.add_argument_group("TLS").add_argument
-    add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
-    add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
-    add("--tls-client-ca", type=Path, metavar="FILE", help="PEM: take only callers whom it signed")
+    add("--tls-cert", type=Path, metavar="FILE", help="PEM: certificate chain; turns TLS on")
+    add("--tls-key", type=Path, metavar="FILE", help="PEM: key of --tls-cert")
+    add(
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="PEM: accept only callers with a certificate that it signed",
+    )
     add = command.add_argument_group("gRPC").add_argument
-    add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
-    add("--grpc-compression", choices=("gzip",), help="compressed messages, of callers with certificates")
+    add("--insecure-grpc", action="store_true", help="allow plain TCP beyond loopback, with a key of leases")
+    add("--grpc-compression", choices=("gzip",), help="compress messages, for callers with certificates")
     add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
-    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
-    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add(
+        "--window-high",
+        type=positive_int,
+        metavar="TOKENS",
+        help="drop old units when a context exceeds this",
+    )
+    add(
+        "--window-low",
+        type=positive_int,
+        metavar="TOKENS",
+        help="drop old units down to this (default: the model's)",
+    )
     add = command.add_argument_group("the prefix cache").add_argument
     add("--shared-prompts", type=Path, metavar="FILE", help="JSON array of prompts that all tenants share")
-    group = command.add_argument_group("a queue that adapters share")
+    group = command.add_argument_group("the shared queue")
     add = group.add_argument
     add_dispatcher_options(group)
-    add("--advertise", metavar="TARGET", help="where adapters dial this worker (default: --listen)")
-    add("--unleased-slots", type=limit, metavar="N", help="for callers without a lease (default 0)")
+    add(
+        "--advertise",
+        metavar="TARGET",
+        help="address at which adapters reach this worker (default: --listen)",
+    )
+    add(
+        "--unleased-slots",
+        type=non_negative_int,
+        metavar="N",
+        help="slots for callers without a lease (default 0)",
+    )
     add = command.add_argument_group("a canary").add_argument
-    add("--revision", metavar="NAME", help="of the model, see antiphon adapter --revisions (default stable)")
+    add(
+        "--revision",
+        metavar="NAME",
+        help="revision of the model, see antiphon adapter --revisions (default stable)",
+    )
     group = command.add_argument_group("administration")
     add = group.add_argument
-    add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
-    add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
+    add("--admin-host", metavar="HOST", help="address of the administration port (default 127.0.0.1)")
+    add(
+        "--admin-port", type=port, metavar="PORT", help="port of the status page and /metrics (default: none)"
+    )
     add_admin_key_option(group)
-    add("--no-admission", action="store_true", help="fill all slots, even if units come late")
+    add(
+        "--no-admission",
+        action="store_true",
+        help="switch admission control off: fill all slots, even if units miss deadlines",
+    )
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
-    """Add the options that commands which start a worker pass on to it, whatever the model is."""
+    """Add the options of all models, which commands that start a worker pass on to it."""
     add = command.add_argument
     add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
     add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
@@ -120,7 +154,7 @@ def add_number_options(command: argparse._ActionsContainer) -> None:
         *("--context-limit", "--max-model-len"),
         type=positive_int,
         metavar="TOKENS",
-        help="most per session (default: the model's)",
+        help="longest context (default: the model's)",
     )
     add(
         "--dtype",
@@ -131,7 +165,7 @@ def add_number_options(command: argparse._ActionsContainer) -> None:
 
 
 def add_engine_options(command: argparse.ArgumentParser) -> None:
-    """Add the options that choose vLLM, and its own options."""
+    """Add the option that chooses the engine, and the options of vLLM."""
     add = command.add_argument_group("vLLM").add_argument
     add(
         "--engine",
@@ -139,15 +173,15 @@ def add_engine_options(command: argparse.ArgumentParser) -> None:
         choices=ENGINES,
         help="antiphon or vllm (default antiphon)",
     )
-    add("--tensor-parallel-size", type=positive_int, metavar="N", help="devices to each layer (default 1)")
-    add("--pipeline-parallel-size", type=positive_int, metavar="N", help="stages of layers (default 1)")
+    add("--tensor-parallel-size", type=positive_int, metavar="N", help="devices for each layer (default 1)")
+    add("--pipeline-parallel-size", type=positive_int, metavar="N", help="pipeline stages (default 1)")
     add(
         "--distributed-executor-backend",
         metavar="NAME",
         choices=BACKENDS,
-        help="mp: processes of this machine, ray: a cluster (default mp)",
+        help="mp: processes on this machine, ray: a cluster (default mp)",
     )
-    add("--quantization", metavar="METHOD", help="of the weights (default: that of the checkpoint)")
+    add("--quantization", metavar="METHOD", help="quantisation of the weights (default: the checkpoint's)")
     add("--gpu-memory-utilization", type=positive_float, metavar="X", help="share of memory (default vLLM's)")
 
 
@@ -157,7 +191,7 @@ def add_kernel_option(command: argparse.ArgumentParser) -> None:
         "--kernels", metavar="USE", choices=KERNELS, help="compiled kernels; off is torch only (default auto)"
     )
     command.add_argument_group("antiphon-mini").add_argument(
-        "--ear", metavar="USE", choices=EARS, help="fast: without its recogniser of people (default full)"
+        "--ear", metavar="USE", choices=EARS, help="fast: without the speech recogniser (default full)"
     )
     command.add_argument_group("a GPU").add_argument(
         "--compile", metavar="USE", choices=COMPILE, help="off or on: torch.compile (default: on for CUDA)"
@@ -169,17 +203,23 @@ def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("MiniCPM-o").add_argument
     add("--no-speech", action="store_true", help="serve text only, without a vocoder")
     add("--vocoder", type=Path, metavar="FOLDER", help="converted vocoder (default: MODEL/vocoder)")
-    add("--vocoder-steps", type=positive_int, metavar="N", help="of its flow: more cost more (default 5)")
     add(
-        "--vocoder-dtype", metavar="TYPE", choices=DTYPES, help="float32, bfloat16, float16 (default float32)"
+        "--vocoder-steps",
+        type=positive_int,
+        metavar="N",
+        help="steps of its flow; more take longer (default 5)",
     )
     add(
-        "--voice", type=Path, metavar="WAV", help="voice of sessions that bring none (default: the vocoder's)"
+        "--vocoder-dtype",
+        metavar="TYPE",
+        choices=DTYPES,
+        help="type of its flow and caches: float32, bfloat16, float16 (default float32)",
     )
+    add("--voice", type=Path, metavar="WAV", help="voice of sessions without one (default: the vocoder's)")
 
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the given ones of all these options, as arguments of `antiphon worker`."""
+    """Return those of the options above that were given, as arguments of `antiphon worker`."""
     return as_given(arguments, (*_MODEL, *_ENGINE, *_MINICPMO))
 
 

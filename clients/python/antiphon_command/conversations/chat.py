@@ -1,4 +1,4 @@
-"""A chat in the terminal, with its history in this process."""
+"""A chat in the terminal; this process keeps its history."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ from antiphon_command.output.terminal import QueueNote, printable
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """The options of a question."""
+    """The options of a chat."""
 
     generation: GenerationConfig
     streaming: bool
@@ -51,7 +51,11 @@ class Dialogue:
         self._history += [question, Message("assistant", answer.text)]
         self._answers += 1
         if answer.unsupported_fields and not self._options.json:
-            print(f"without effect here: {', '.join(answer.unsupported_fields)}", file=sys.stderr, flush=True)
+            print(
+                f"settings without effect: {', '.join(answer.unsupported_fields)}",
+                file=sys.stderr,
+                flush=True,
+            )
         if self._options.answer is not None:
             self._save(answer, self._options.answer)
 

@@ -1,4 +1,4 @@
-"""A recording, played into a conversation, and the audio of the answer."""
+"""A conversation with a recording as the input, and the received answers."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _QUIET_UNITS: Final = 4
 
 
 @dataclass
-class Heard:
+class Answers:
     """The model's answers: text and audio."""
 
     text: str = ""
@@ -32,7 +32,7 @@ class Heard:
     complete: bool = False
     """Whether an answer is complete."""
     played: bool = False
-    """Whether the recording was played to its end."""
+    """Whether the whole recording was sent."""
     ended: str = ""
     """The reason that the server ended the conversation; empty if this side did."""
 
@@ -66,12 +66,12 @@ class Heard:
 
 
 async def converse(
-    url: str, api_key: str | None, path: Path, limit_s: float | None, report: Report, heard: Heard
+    url: str, api_key: str | None, path: Path, limit_s: float | None, report: Report, heard: Answers
 ) -> None:
-    """Play the recording in real time, then silence until the answer has ended, at most `limit_s` in all.
+    """Send the recording in real time, then silence until the answer has ended, for at most `limit_s`.
 
-    Without a limit an answer has a minute after the recording. `heard` has the answers even if this function
-    raises. Raises the errors of the SDK.
+    Without a limit an answer may take a minute after the recording. `heard` collects the answers, also if
+    this function raises. Raises the errors of the SDK.
     """
     samples = read_audio(path)
     async with connect(url, api_key) as client:
@@ -89,11 +89,12 @@ async def converse(
             report.event(event)
 
 
-async def _listen(session: DuplexSession, stream: FileStream, heard: Heard, report: Report) -> None:
+async def _listen(session: DuplexSession, stream: FileStream, heard: Answers, report: Report) -> None:
     """Receive events until the answer seems complete.
 
-    It is complete when an answer ends after the recording did. If the answer came while a recording with a
-    silent end was still playing, it is complete after some units without further speech.
+    An answer that ends after the recording is complete. If an answer ended earlier, for example during
+    silence at the end of the recording, it counts as complete after `_QUIET_UNITS` units without further
+    speech.
     """
     quiet = 0
     played = asyncio.create_task(_announce_end(stream, report))

@@ -1,4 +1,4 @@
-"""Pictures for a chat, made small enough for a server."""
+"""Pictures for a chat, scaled down to the limits of a server."""
 
 import io
 import sys
@@ -25,10 +25,10 @@ _SMALLER: Final = 0.7
 
 
 def read_picture(path: str) -> Image:
-    """Return the picture in a file; report and scale down one that is too large for a server.
+    """Read a picture file; scale a picture that is too large for a server down, with a note.
 
-    Without Pillow only its bytes are checked. Raises OSError, and `Failure` for a picture that stays too
-    large; its text names the remedy.
+    Without Pillow only the size of the file is checked. Raises OSError, and `Failure` for a picture that
+    stays too large; its text names the remedy.
     """
     picture = Image.read(path)
     if find_spec("PIL") is not None:
@@ -54,7 +54,7 @@ def _fitting(path: str, picture: Image) -> Image:
         raise _too_large(path, "more pixels than can be read safely", "Scale it down.") from None
     except (OSError, ValueError, SyntaxError):
         if len(picture.data) <= MOST_BYTES:
-            return picture  # whatever it is, the server says so
+            return picture  # the server reports the problem
         raise _too_large(
             path, f"{_mib(picture.data)} and is damaged or no picture", "Send another."
         ) from None
@@ -71,7 +71,7 @@ def _scaled_down(image: "pillow.Image") -> tuple[bytes, Size]:
     from PIL import ImageOps
 
     size = _times(image.size, min(1.0, (MOST_PIXELS / (image.width * image.height)) ** 0.5))
-    image.draft("RGB", size)  # of a JPEG no more is decoded than that, and no less
+    image.draft("RGB", size)  # decode a JPEG at a reduced size, which is at least `size`
     upright = ImageOps.exif_transpose(_on_white(image))
     if (upright.width < upright.height) != (size[0] < size[1]):
         size = size[1], size[0]

@@ -1,4 +1,4 @@
-"""The audio that a command sends: a WAV file, or a stream on standard input."""
+"""The audio that a command sends: a file, or a stream on standard input."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _READ_BYTES: Final = 1 << 16
 _WAITING_READS: Final = 16
 _LONGEST_HEADER: Final = 1 << 16
 _NO_SIZE: Final = 0x7FFF_0000
-"""The smallest size in a header that means "unknown": the writing program did not know it yet."""
+"""The smallest size in a header that means "unknown", from programs that write a stream."""
 
 _RIFF: Final = b"RIFF"
 _RAW: Final = Layout.pcm16(INPUT_RATE_HZ)
@@ -45,10 +45,10 @@ class FileRecording:
 
 
 class PipedRecording:
-    """A recording on standard input: a WAV file, or bare PCM16 at 16 kHz.
+    """A recording on standard input: a WAV file, or raw PCM16 at 16 kHz.
 
-    A thread reads it, since a pipe may be silent for long and a file cannot be awaited. The thread ends with
-    the process.
+    A thread reads it: a read of a pipe may block for long, and asyncio cannot await a file. The thread ends
+    with the process.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class PipedRecording:
         self._stopped.set()
 
     async def _next(self, stopped: "asyncio.Task[bool]") -> bytes:
-        """Return the bytes that were read, b"" at the end."""
+        """Return the next bytes, b"" at the end."""
         reading = asyncio.create_task(self._reads.get())
         try:
             await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,11 +13,11 @@ from antiphon.client import connect
 from antiphon.errors import SessionClosed
 from antiphon.protocol.events import AudioDelta, Interrupted
 from antiphon.session.duplex import DuplexSession
-from antiphon_command.conversations.duplex import Heard
+from antiphon_command.conversations.duplex import Answers
 from antiphon_command.output.timeline import Report
 
-_LAST_WORDS_S: Final = 30.0
-"""The longest time in seconds that the speaker plays on after the server has ended the conversation."""
+_PLAY_OUT_S: Final = 30.0
+"""The longest time in seconds that buffered audio is played after the server has ended the conversation."""
 
 _LINE_BYTES: Final = 4096
 
@@ -29,7 +29,7 @@ async def speak(
     speaker: Device,
     limit_s: float | None,
     report: Report,
-    heard: Heard,
+    heard: Answers,
 ) -> None:
     """Send the microphone's audio and play the model's, until Ctrl-C or for `limit_s`.
 
@@ -54,7 +54,7 @@ async def _converse(
     pressed: asyncio.Event,
     limit_s: float | None,
     report: Report,
-    heard: Heard,
+    heard: Answers,
 ) -> None:
     """Run until the user or the server ends the conversation, or until the time is up."""
     talking = asyncio.create_task(_send(session, recorded))
@@ -76,7 +76,7 @@ async def _converse(
 
 
 async def _send(session: DuplexSession, recorded: Microphone) -> None:
-    """Send every block, except while the conversation is paused.
+    """Send every block, except while the conversation is paused; never return.
 
     The receiving task reports the end of the session.
     """
@@ -103,8 +103,8 @@ async def _pause(session: DuplexSession, played: Speaker, pressed: asyncio.Event
     await asyncio.Event().wait()
 
 
-async def _play(session: DuplexSession, played: Speaker, report: Report, heard: Heard) -> None:
-    """Play and report every event; after the last one the speaker plays out."""
+async def _play(session: DuplexSession, played: Speaker, report: Report, heard: Answers) -> None:
+    """Report every event and play its audio; after the last one wait until all audio is played."""
     async for event in session:
         report.event(event)
         heard.take(event)
@@ -113,7 +113,7 @@ async def _play(session: DuplexSession, played: Speaker, report: Report, heard: 
         elif isinstance(event, Interrupted):
             played.interrupt()
     with suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_WORDS_S):
+        async with asyncio.timeout(_PLAY_OUT_S):
             await played.wait_played()
 
 

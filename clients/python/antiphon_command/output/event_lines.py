@@ -28,7 +28,7 @@ from antiphon.protocol.events import (
 class EventLines:
     """A printer of events as JSON objects: `type`, `time_s` since its creation, and the event's own fields.
 
-    Audio is shown by its length in seconds only.
+    Of audio only the length in seconds is printed.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,7 @@ class EventLines:
         self._start = now()
 
     def line(self, what: str, detail: str = "") -> None:
-        """Print a line for people that is no event, to standard error."""
+        """Print a note that is no event to standard error."""
         print(f"{what} {detail}".rstrip(), file=sys.stderr, flush=True)
 
     def event(self, event: object) -> None:
@@ -105,7 +105,7 @@ def _fields(event: object) -> tuple[str, Mapping[str, object]]:
 
 
 def _unit(event: object) -> Mapping[str, object]:
-    """Return the unit of a conversation that an event belongs to; other events belong to none."""
+    """Return the field `unit` of an event; empty for events without a unit."""
     unit = getattr(event, "unit", None)
     return {} if unit is None else {"unit": unit}
 

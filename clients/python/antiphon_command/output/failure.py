@@ -1,4 +1,4 @@
-"""The message of a command that cannot do its work: what happened, why, and what to do next."""
+"""Failures of commands: messages with the problem, its reason and the remedy, and exit codes."""
 
 import errno
 from enum import IntEnum
@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     DEVICE_LOST = 3
     NO_CONNECTION = 4
     VIOLATION = 5
-    """`antiphon probe` found a broken rule."""
+    """`antiphon probe` found a violation of the protocol."""
 
 
 class Failure(Exception):
@@ -63,11 +63,11 @@ REQUIRED: Final = {
     "vllm": _WORKER | {"vllm": "vLLM"},
     "train": _WORKER | {"yaml": "PyYAML", "scipy": "SciPy", "tqdm": "tqdm"},
 }
-"""The packages of each extra: top-level module and the name that people know it by."""
+"""The packages of each extra: the top-level module and the name for messages."""
 
 
 def require_extra(command: str, extra: str) -> None:
-    """Raise `Failure` if a package of the extra is not installed; import none."""
+    """Raise `Failure` if a package of the extra is not installed, without importing any."""
     for module, name in REQUIRED[extra].items():
         if find_spec(module) is None:
             text = f"`antiphon {command}` needs {name}. Install with: pip install 'antiphon[{extra}]'"

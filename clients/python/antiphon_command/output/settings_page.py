@@ -8,7 +8,7 @@ INTRODUCTION = """\
 This page says how to set every option of `antiphon adapter`, `antiphon worker` and `antiphon serve`.
 `antiphon config reference` writes it.
 
-A setting has one name in three places. The first that gives a value counts:
+A setting has the same name in three places. The first place with a value counts:
 
 | place | example |
 |---|---|
@@ -16,7 +16,7 @@ A setting has one name in three places. The first that gives a value counts:
 | environment | `ANTIPHON_ADAPTER__SESSION_LIMIT_AUDIO_S=900` |
 | file | `session_limit_audio_s = 900` below `[adapter]` |
 
-The file is TOML; `--config FILE` or the variable `ANTIPHON_CONFIG` names it, and none is read otherwise:
+The file is TOML. `--config FILE` or the variable `ANTIPHON_CONFIG` names it; without either no file is read:
 
 ```toml
 [adapter]
@@ -29,24 +29,24 @@ model = "antiphon-mini"
 slots = 8
 ```
 
-- Each command reads its own table. `antiphon serve` reads `[serve]`; the processes it starts get their
-  settings from it and read no file and none of these variables.
-- Variables have two underscores after the name of the table. A switch takes `true` or `false`; lists have
-  commas. An empty variable counts as none.
+- Each command reads its own table. `antiphon serve` reads `[serve]` and passes the settings on to its
+  processes, which read neither the file nor these variables.
+- Variables have two underscores after the name of the table. A switch is `true` or `false`; a list is
+  separated by commas. An empty variable counts as unset.
 - A switch that the file or the environment turns on cannot be turned off by a flag.
 - Relative paths start at the folder in which the command runs.
-- Keys are never in the file: it names files that hold them. `ANTIPHON_WORKER_KEY`, `ANTIPHON_ADMIN_KEY`,
-  `ANTIPHON_CLIENT_SECRET_KEY` and `ANTIPHON_DISPATCHER` count for all commands. They go before the file,
-  and the variables of a table go before them.
-- Unknown names and values that cannot be used are errors. The command names all of them with file and
-  line, and exits with code 2 before it starts anything.
-- A file may have 64 KiB.
+- The file contains no keys; it names files that contain them. `ANTIPHON_WORKER_KEY`, `ANTIPHON_ADMIN_KEY`,
+  `ANTIPHON_CLIENT_SECRET_KEY` and `ANTIPHON_DISPATCHER` apply to all commands. They take precedence over the
+  file, and the variables of a table take precedence over them.
+- Unknown names and unusable values are errors. The command reports all of them with file and line, and
+  exits with code 2 before it starts anything.
+- A file may have at most 64 KiB.
 
 ## Check and show
 
-`antiphon config check FILE` tells everything that is wrong with a file: unknown names, with the nearest
-known one, wrong types, and values out of bounds. The exit code is 2 if there is anything. It knows the
-variables of all commands, such as `ANTIPHON_WORKER_KEY`, and not the flags that the command will get.
+`antiphon config check FILE` reports all problems of a file: unknown names, with the nearest known name, wrong
+types, and values out of bounds. The exit code is 2 if there is a problem. The check takes the variables of
+all commands into account, such as `ANTIPHON_WORKER_KEY`, but no flags.
 
 `antiphon config show` prints every value with its origin. With the name of a table it also takes the
 options of that command:
@@ -61,11 +61,11 @@ adapter.port = 9000                    --port
 
 ## Change settings without a restart
 
-On SIGHUP an adapter or a worker that was given a file reads it again. Settings marked with *yes* in the
-column *reload* below take effect at once: new connections, sessions and tickets have the new values, and
-running ones keep theirs. The log names what was applied (`settings applied: ...`) and what waits for a
-restart (`settings need a restart: ...`). If the file cannot be used, the log says why and no setting
-changes. Flags and variables go before the file as at the start. `antiphon serve` does not read its file
+On SIGHUP an adapter or a worker reads its file again, if it has one. Settings marked with *yes* in the column
+*reload* below take effect at once for new connections, sessions and tickets; running ones keep the old
+values. The log lists the applied settings (`settings applied: ...`) and those that need a restart
+(`settings need a restart: ...`). If the file is unusable, the log gives the reason and no setting changes.
+Flags and variables take precedence over the file, as at the start. `antiphon serve` does not read its file
 again.
 """
 
@@ -74,6 +74,6 @@ def page(tables: Mapping[str, Iterable[tuple[str, str, str, str, str]]]) -> str:
     """Return the page; each row of a table is name, type, default, meaning and reload of a setting."""
     parts = [INTRODUCTION]
     for name, rows in tables.items():
-        head = [f"## [{name}]", "", "| name | takes | default | what | reload |", "|---|---|---|---|---|"]
+        head = [f"## [{name}]", "", "| name | takes | default | meaning | reload |", "|---|---|---|---|---|"]
         parts.append("\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n")
     return "\n".join(parts)

@@ -10,7 +10,7 @@ _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "3
 
 
 class Style:
-    """A style that colours text written to `stream`, if that is a terminal and `NO_COLOR` is not set."""
+    """A style that colours text for `stream`, if that is a terminal and `NO_COLOR` is not set."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._on = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -23,7 +23,7 @@ class Style:
 class QueueNote:
     """A note of the place in the queue, on a line of standard error that is erased later.
 
-    Only on a terminal.
+    Nothing is written if that is no terminal.
     """
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
@@ -32,7 +32,7 @@ class QueueNote:
         self._shown = False
 
     def show(self, place: Queued) -> None:
-        """Show a place instead of the last one."""
+        """Show a place; it replaces the one before."""
         self._write(f"waiting: {place_words(place)}")
         self._shown = True
 
@@ -57,7 +57,7 @@ def place_words(place: Queued) -> str:
 
 
 def printable(text: str, stream: TextIO = sys.stdout) -> str:
-    """Return a model's text; for a terminal without its control characters."""
+    """Return text for `stream`; for a terminal, without control characters."""
     if not stream.isatty():
         return text
     return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")

@@ -27,10 +27,10 @@ _COLOURS: Final = {"says": "green", "speaks": "green", "error": "red", "lost": "
 
 
 class Report(Protocol):
-    """A receiver of what happens in a conversation."""
+    """A receiver of the events and steps of a conversation."""
 
     def line(self, what: str, detail: str = "") -> None:
-        """Report one thing that happened just now."""
+        """Report a step that is no event of the server."""
 
     def event(self, event: Event | Queued) -> None:
         """Report one event of the conversation."""
@@ -45,7 +45,7 @@ class Timeline:
         self._start = now()
 
     def line(self, what: str, detail: str = "") -> None:
-        """Print one thing that happened just now."""
+        """Print a step that is no event of the server."""
         text = f"{self._now() - self._start:7.2f} s  {what:<12}{detail}".rstrip()
         colour = _COLOURS.get(what)
         print(self._style(text, colour) if colour else text, flush=True)

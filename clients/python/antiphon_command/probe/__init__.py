@@ -1,1 +1,1 @@
-"""A strict client: it holds one exchange and checks every event against the rules of the protocol."""
+"""A strict client: it runs one exchange and checks every event against the rules of the protocol."""

@@ -1,4 +1,4 @@
-"""`/ws/chat`: one request, one answer."""
+"""Rules of `/ws/chat`: one request, one answer."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ QUESTION = "What can you do?"
 
 
 class Chat(Rules):
-    """`prefill_done`, chunks, `done`; the chunks together are the text."""
+    """Rules: `prefill_done`, chunks, `done`; the joined chunks are the text of `done`."""
 
     path = "/ws/chat"
     takes_audio = False
@@ -30,7 +30,7 @@ class Chat(Rules):
         return [{"messages": [{"role": "user", "content": QUESTION}], "streaming": True}]
 
     def append(self, pcm: bytes) -> Event:
-        raise RuntimeError("a chat takes no stream of sound")
+        raise RuntimeError("a chat takes no stream of audio")
 
     def ending(self) -> list[Event]:
         return []
@@ -55,9 +55,9 @@ class Chat(Rules):
             case "error":
                 self.is_over = True
                 yield from fields(event, error=str, code=str)
-                yield f"an error without a fault of ours: {event.get('error')}"
+                yield f"an error that the client did not cause: {event.get('error')}"
             case other:
-                yield f"there is no event {other}"
+                yield f"unknown event {other}"
 
     def _chunk(self, event: Event) -> Iterator[str]:
         if self._input_tokens is None:
@@ -73,9 +73,9 @@ class Chat(Rules):
         if event.get("audio_data") is not None:
             yield "done carries audio although it was streamed: it would be heard twice"
         if event.get("text") != self._text:
-            yield "the chunks together are not the text of done"
+            yield "the joined chunks are not the text of done"
         if event.get("input_tokens") != self._input_tokens:
-            yield "done and prefill_done tell of different input_tokens"
+            yield "done and prefill_done have different input_tokens"
 
     def finished(self, code: int | None) -> Iterator[str]:
         if not self.is_over:

@@ -1,4 +1,4 @@
-"""`/ws/duplex/{session_id}`: exactly one result for each unit."""
+"""Rules of `/ws/duplex/{session_id}`: exactly one result for each unit."""
 
 import base64
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _METRICS = (
 
 
 class Duplex(Rules):
-    """Results count the units; listening has neither text nor audio."""
+    """Rules: results number the units; a listening result has neither text nor audio."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()
@@ -63,9 +63,9 @@ class Duplex(Rules):
                 yield f"the server did not wait: {event.get('reason')}"
             case "error":
                 yield from fields(event, error=str, code=str, message=str)
-                yield f"an error without a fault of ours: {event.get('error')}"
+                yield f"an error that the client did not cause: {event.get('error')}"
             case other:
-                yield f"there is no event {other}"
+                yield f"unknown event {other}"
 
     def _result(self, event: Event) -> Iterator[str]:
         self._results += 1
@@ -83,7 +83,7 @@ class Duplex(Rules):
             yield from audio(event["audio_data"])
         if event.get("is_listen"):
             if event.get("text") or event.get("audio_data") is not None:
-                yield "a listening result says something"
+                yield "a listening result has text or audio"
             self.is_speaking = False
         else:
             self.is_answered = bool(event.get("end_of_turn"))

@@ -1,4 +1,4 @@
-"""`/v1/realtime` in the earlier dialect: one event for each unit."""
+"""Rules of `/v1/realtime` in the earlier dialect: one event for each unit."""
 
 import base64
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _UNIT_SAMPLES = 24_000
 
 
 class Earlier(RealtimePath):
-    """Deltas inside a turn hold exactly one second; the first and the last may hold less."""
+    """Rules: a delta inside a turn holds exactly one second; the first and the last may hold less."""
 
     def __init__(self, mode: str) -> None:
         super().__init__(mode)
@@ -25,7 +25,7 @@ class Earlier(RealtimePath):
     def reply(self, event: Event) -> list[Event]:
         if event["type"] != "session.queue_done":
             return []
-        # Clients send what an emptied box holds.
+        # Clients send empty instructions when their text field is empty.
         return [{"type": "session.update", "session": {"instructions": ""}}]
 
     def append(self, pcm: bytes) -> Event:
@@ -47,7 +47,7 @@ class Earlier(RealtimePath):
             case "response.output_audio.delta":
                 yield from self._delta(event)
             case other:
-                yield f"there is no event {other}"
+                yield f"unknown event {other}"
 
     def _closed(self, event: Event) -> Iterator[str]:
         yield from fields(event, reason=str, session_id=str)

@@ -18,23 +18,23 @@ from antiphon_command.probe.rules import Event, Rules
 from antiphon_command.probe.voice import default_voice
 
 LATE_S: Final = 5.0
-"""The seconds that a server may take to answer a short append; one that waits for the next stays silent."""
+"""The seconds within which a server must answer a short append, without the rest of the second."""
 
 SILENT_UNITS: Final = 12
-"""The seconds of silence after the recording, within which an answer ends."""
+"""The most seconds of silence after the recording, in which an answer should end."""
 
 _SECOND: Final = bytes(4 * INPUT_RATE_HZ)
 _SHORT: Final = bytes(4 * INPUT_RATE_HZ * 3 // 10)
-"""A short append, as many clients send last: the model must not wait for the rest of the second."""
+"""A short append, as many clients send at the end: the server must not wait for the rest of the second."""
 
 Direction = Literal["sent", "received", "closed"]
 
 
 class Observer(Protocol):
-    """An observer of everything that happens."""
+    """An observer of the events and violations of an exchange."""
 
     def event(self, direction: Direction, event: Event) -> None:
-        """Report an event in either direction; the end is an object with `code` and `reason`."""
+        """Report an event; for `closed` it is an object with `code` and `reason`."""
 
     def violation(self, text: str) -> None:
         """Report a violation of a rule."""
@@ -45,13 +45,13 @@ async def probe(
 ) -> int:
     """Run the exchange to its end, at most `limit_s`; return the number of violations.
 
-    `recording` is float32 mono at 16 kHz, played in real time and followed by silence until it is answered.
+    `recording` is float32 mono at 16 kHz, sent in real time and followed by silence until the answer ends.
     Raises `ConnectError`, `QueueFull` or `AuthError`.
     """
-    voiceless = await default_voice(url, api_key) if rules.takes_voice else []
+    violations = await default_voice(url, api_key) if rules.takes_voice else []
     socket = await open_websocket(_address(url, rules), api_key)
     exchange = _Exchange(socket, rules, observer)
-    exchange.note(voiceless)
+    exchange.note(violations)
     try:
         async with asyncio.timeout(limit_s):
             await exchange.hold(recording)
@@ -68,7 +68,7 @@ def _address(url: str, rules: Rules) -> str:
 
 
 def _raise_if_unavailable(event: Event) -> None:
-    """Raise for a server without room, which violates no rule but cannot be probed."""
+    """Raise the SDK's error for a server that has no slot or refuses the session; that is no violation."""
     told = event.get("error")
     code, message = (
         (told.get("code"), told.get("message")) if isinstance(told, dict) else (event.get("code"), told)
@@ -79,6 +79,8 @@ def _raise_if_unavailable(event: Event) -> None:
 
 
 class _Exchange:
+    """One exchange over an open socket."""
+
     def __init__(self, socket: ClientConnection, rules: Rules, observer: Observer) -> None:
         self._socket = socket
         self._rules = rules
@@ -150,23 +152,23 @@ class _Exchange:
             await self._send(event)
 
     async def _feed_silence(self, pace: Pace) -> None:
-        """Append a second of silence every second until there is an answer; the first inside it is short."""
+        """Send a second of silence every second until the answer ends; the first one inside it is short."""
         spoken = None
         for _ in range(SILENT_UNITS):
             await pace.wait(INPUT_RATE_HZ)
             if self._answered.is_set():
                 return
             is_short = self._rules.is_speaking and spoken is None
-            if spoken is not None and not await self._is_spoken_on(spoken):
-                self.note(["a short append left a hole of a second in the answer"])
+            if spoken is not None and not await self._goes_on_speaking(spoken):
+                self.note(["a short append caused a gap of a second in the answer"])
             if is_short:
                 spoken = self._rules.spoken
             await self._send(self._rules.append(_SHORT if is_short else _SECOND))
 
-    async def _is_spoken_on(self, spoken: int) -> bool:
+    async def _goes_on_speaking(self, spoken: int) -> bool:
         """Return whether more than `spoken` units are spoken, or the answer is complete.
 
-        A late server counts too.
+        The server has `LATE_S` for that.
         """
         try:
             async with asyncio.timeout(LATE_S):

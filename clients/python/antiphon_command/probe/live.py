@@ -1,4 +1,4 @@
-"""`/v1/live/sessions`: sound both ways all the time, and no turns."""
+"""Rules of `/v1/live/sessions`: continuous audio in both directions, without turns."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ _WIDTH = 2
 
 
 class Live(Rules):
-    """One session, in PCM at 16 kHz in both directions."""
+    """Rules of one session, with PCM16 at 16 kHz in both directions."""
 
     path = "/v1/live/sessions"
     takes_voice = False
@@ -78,14 +78,14 @@ class Live(Rules):
                 yield from fields(event, session=dict, reason=str)
                 yield from self._usage(event)
                 if event.get("reason") != "close_requested":
-                    yield f"the reason is {event.get('reason')}, and the client closed"
+                    yield f"the reason is {event.get('reason')}, but the client closed"
             case "info":
                 yield from fields(event, code=str, message=str)
             case "error":
                 yield from fields(event, error=dict)
-                yield f"an error without a fault of ours: {event.get('error')}"
+                yield f"an error that the client did not cause: {event.get('error')}"
             case other:
-                yield f"there is no event {other}"
+                yield f"unknown event {other}"
 
     def _identified(self, event: Event) -> Iterator[str]:
         yield from fields(event, event_id=str)
@@ -131,7 +131,7 @@ class Live(Rules):
         if not is_number(seconds):
             yield f"usage.seconds is {seconds!r}, no number"
         elif seconds < self._seconds:
-            yield "usage.seconds goes back"
+            yield "usage.seconds decreases"
         else:
             self._seconds = seconds
         ratio = (event.get("context_window") or {}).get("usage_ratio", 0)

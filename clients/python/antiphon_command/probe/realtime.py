@@ -15,7 +15,7 @@ _ONCE_A_UNIT = ("chunk_index", "usage", "chunk_usage")
 
 
 class Realtime(RealtimePath):
-    """Each unit has a listen or audio; a turn keeps its id and ends with a listen that says so."""
+    """Rules: a unit has a listen or audio; a turn keeps its id, and a listen with a reason ends it."""
 
     def __init__(self, mode: str) -> None:
         super().__init__(mode)
@@ -54,7 +54,7 @@ class Realtime(RealtimePath):
         if event["type"] == "response.output.delta":
             yield from self._delta(event)
         else:
-            yield f"there is no event {event['type']}"
+            yield f"unknown event {event['type']}"
 
     def _closed(self, event: Event) -> Iterator[str]:
         yield from fields(event, reason=str)
@@ -64,10 +64,10 @@ class Realtime(RealtimePath):
             yield "output before session.created"
         yield from fields(event, kind=str, session_id=str, input_id=str, metrics=dict)
         if event.get("session_id") != self._session_id:
-            yield "session_id is another one"
+            yield "session_id has changed"
         input_id = event.get("input_id")
         if input_id not in self._sent_ids:
-            yield f"input_id {input_id!r} is none of ours"
+            yield f"input_id {input_id!r} was never sent"
         yield from self._counted(event)
         kind = event.get("kind")
         carried = [name for name in ("text", "audio") if name in event]
@@ -82,7 +82,7 @@ class Realtime(RealtimePath):
     def _counted(self, event: Event) -> Iterator[str]:
         there = [name for name in _ONCE_A_UNIT if name in event]
         figures = event.get("metrics")
-        if isinstance(figures, dict):  # the time until an event was sent is its own
+        if isinstance(figures, dict):  # this time differs for each event
             figures = {name: value for name, value in figures.items() if name != "wall_clock_ms"}
         if "chunk_index" in event:
             self._figures = figures
@@ -116,7 +116,7 @@ class Realtime(RealtimePath):
         if ends_turn and event.get("response_id") != self._response_id:
             yield "a turn ends that was not open"
         if not ends_turn and self._response_id is not None and not event["metrics"].get("dropped"):
-            yield "a listen inside an open turn without an interruption: clients stop playing there"
+            yield "a listen inside an open turn without an interruption: clients would stop playing there"
         if self._response_id is not None:
             self._ended.add(self._response_id)
             self.is_answered = ends_turn

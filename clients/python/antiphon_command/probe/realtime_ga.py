@@ -1,4 +1,4 @@
-"""`/v1/realtime?model=`: OpenAI's protocol of turns, items and responses."""
+"""Rules of `/v1/realtime?model=`: OpenAI's protocol of turns, items and responses."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ from antiphon_command.probe.rules import (
     is_whole,
 )
 
-_LADDER: Final = (
+_ANSWER_EVENTS: Final = (
     "response.created",
     "response.output_item.added",
     "conversation.item.added",
@@ -29,17 +29,17 @@ _LADDER: Final = (
     "response.output_item.done",
     "response.done",
 )
-"""The events of every spoken answer in this order; the deltas stand in the middle."""
+"""The events of every spoken answer in their order, without the deltas."""
 
 _RESPONSE: Final = (
     *("id", "object", "status", "status_details", "output", "conversation_id", "output_modalities"),
     *("max_output_tokens", "audio", "usage", "metadata"),
 )
-"""The fields that a response always has: a missing one crashes a client in use."""
+"""The fields that every response has; common clients crash without them."""
 
 
 class RealtimeGa(Rules):
-    """One question, committed by the client, and the spoken answer to it. The client closes."""
+    """Rules of one question that the client commits, and the spoken answer. The client closes."""
 
     path = "/v1/realtime"
     takes_voice = False
@@ -50,7 +50,7 @@ class RealtimeGa(Rules):
         self.query = f"model={quote(model)}"
         self._ids: set[str] = set()
         self._step = 0
-        """The number of `_LADDER` events so far."""
+        """The number of `_ANSWER_EVENTS` events so far."""
         self._committed: str | None = None
         self._response_id: str | None = None
         self._item_id: str | None = None
@@ -84,14 +84,14 @@ class RealtimeGa(Rules):
         match kind:
             case "session.created" | "session.updated":
                 yield from self._session(event)
-                # The client commits the question, so no silence may follow until the answer.
+                # The client commits the question itself, so it sends no silence until the answer.
                 self.is_ready = self.is_answered = kind == "session.updated"
             case "input_audio_buffer.committed":
                 yield from fields(event, item_id=str)
                 self._committed = event.get("item_id")
             case "error":
                 yield from fields(event, error=dict)
-                yield f"an error without a fault of ours: {event.get('error')}"
+                yield f"an error that the client did not cause: {event.get('error')}"
                 self.is_over = True
             case "conversation.item.added" | "conversation.item.done" if self._response_id is None:
                 yield from self._asked(event)
@@ -103,10 +103,10 @@ class RealtimeGa(Rules):
                 self._transcript += str(event.get("delta"))
             case "conversation.created":
                 pass
-            case _ if kind in _LADDER:
-                yield from self._climb(event)
+            case _ if kind in _ANSWER_EVENTS:
+                yield from self._answer_event(event)
             case other:
-                yield f"there is no event {other}"
+                yield f"unknown event {other}"
 
     def _identified(self, event: Event) -> Iterator[str]:
         yield from fields(event, event_id=str)
@@ -122,24 +122,24 @@ class RealtimeGa(Rules):
         yield from fields({"type": event["type"], **session}, id=str, model=str, output_modalities=list)
         detection = (session.get("audio") or {}).get("input", {}).get("turn_detection", "")
         if event["type"] == "session.updated" and detection is not None:
-            yield f"turn_detection is {detection}, and the client switched it off"
+            yield f"turn_detection is {detection}, but the client switched it off"
         elif isinstance(detection, dict) and not isinstance(detection.get("interrupt_response"), bool):
-            yield "turn_detection does not tell interrupt_response: clients would interrupt a second time"
+            yield "turn_detection has no boolean interrupt_response: clients would interrupt a second time"
 
     def _asked(self, event: Event) -> Iterator[str]:
         item = event.get("item") or {}
         if item.get("id") != self._committed:
-            yield f"the item is {item.get('id')}, and {self._committed} was committed"
+            yield f"the item is {item.get('id')}, but {self._committed} was committed"
         (part,) = item.get("content") or [{}]
         if "transcript" not in part:
-            yield "a part of input_audio has no transcript; it is null, but there"
+            yield "a part of input_audio has no transcript; it must be there, as null"
 
-    def _climb(self, event: Event) -> Iterator[str]:
+    def _answer_event(self, event: Event) -> Iterator[str]:
         kind = event["type"]
-        expected = _LADDER[self._step] if self._step < len(_LADDER) else "nothing"
+        expected = _ANSWER_EVENTS[self._step] if self._step < len(_ANSWER_EVENTS) else "nothing"
         if kind != expected:
-            yield f"{kind} came where {expected} was to come"
-        self._step = _LADDER.index(kind) + 1
+            yield f"{kind} came instead of {expected}"
+        self._step = _ANSWER_EVENTS.index(kind) + 1
         match kind:
             case "response.created" | "response.done":
                 yield from self._response(event)
@@ -147,7 +147,7 @@ class RealtimeGa(Rules):
                 self._item_id = (event.get("item") or {}).get("id")
                 self.is_speaking = True
             case "response.output_audio_transcript.done" if event.get("transcript") != self._transcript:
-                yield "the deltas together are not the transcript"
+                yield "the joined deltas are not the transcript"
         yield from self._named(event)
         yield from _nulls(event)
 
@@ -170,7 +170,7 @@ class RealtimeGa(Rules):
             yield f"total_tokens is not the sum of the others: {usage}"
 
     def _said(self, event: Event) -> Iterator[str]:
-        if self._step != _LADDER.index("response.content_part.added") + 1:
+        if self._step != _ANSWER_EVENTS.index("response.content_part.added") + 1:
             yield f"{event['type']} outside its part"
         yield from fields(event, delta=str)
         yield from self._named(event)
@@ -199,9 +199,9 @@ def _sound(event: Event) -> Iterator[str]:
 
 
 def _nulls(event: Event) -> Iterator[str]:
-    """Yield violations.
+    """Yield a violation for each null in an item or a part.
 
-    Clients in use drop an event with null in an item or part instead of a missing field.
+    Common clients drop an event with null instead of a missing field.
     """
     parts = [event.get("part") or {}, *((event.get("item") or {}).get("content") or [])]
     for told in (event.get("item") or {}, *parts):

@@ -1,4 +1,4 @@
-"""The common part of the two dialects of `/v1/realtime`: the queue before the session, its end, errors."""
+"""Common rules of both dialects of `/v1/realtime`: queue, begin, end and errors of a session."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from antiphon_command.probe.rules import (
 
 
 class RealtimePath(Rules):
-    """A session that waits in the queue, is created, converses and is closed."""
+    """Rules of a session that waits in the queue, is created, converses and is closed."""
 
     path = "/v1/realtime"
 
@@ -45,7 +45,7 @@ class RealtimePath(Rules):
                 yield from self._closed(event)
             case "error":
                 yield from envelope(event)
-                yield f"an error without a fault of ours: {event.get('error')}"
+                yield f"an error that the client did not cause: {event.get('error')}"
             case _:
                 yield from self._output(event)
 

@@ -1,4 +1,4 @@
-"""Rules for every dialect's events, and what a prober needs to know of a dialect."""
+"""The interface of a dialect's rules, and rules that several dialects share."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ class Rules(ABC):
     """Whether the prober sends a second of audio every second."""
 
     takes_voice: bool = True
-    """Whether the client may send a voice, for which the server must have a default."""
+    """Whether the client may send a voice; then the server must have a default voice."""
 
     client_closes: bool = False
     """Whether the client must close the socket at the end."""
@@ -35,7 +35,7 @@ class Rules(ABC):
         self.is_over = False
         """Whether the last event has come."""
         self.units = 0
-        """The number of appends that were sent, each of a second, and a shorter one."""
+        """The number of appends that were sent; each has a second of audio, except one."""
         self.is_speaking = False
         """Whether an answer has begun and is not over."""
         self.spoken = 0
@@ -80,20 +80,20 @@ class Rules(ABC):
             yield f"a frame has {len(data)} bytes, more than {LARGEST_FRAME}"
 
     def _stamped(self, event: Event) -> Iterator[str]:
-        """Yield the violations of the time of sending, where the event has it."""
+        """Yield the violations of `server_send_ts`, if the event has it."""
         at = event.get("server_send_ts")
         if at is None:
             return
         if not is_number(at):
             yield f"server_send_ts is {at!r}, no number"
         elif at < self._last_send_ts:
-            yield "server_send_ts goes back"
+            yield "server_send_ts decreases"
         else:
             self._last_send_ts = at
 
 
 class Queue:
-    """The rules of the queue's events, whose names have a prefix in one dialect."""
+    """The rules of the queue's events; `prefix` is the prefix of their names in the dialect."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -108,7 +108,7 @@ class Queue:
         """Yield the violations of an event of the queue."""
         kind = event["type"].removeprefix(self._prefix)
         if self.is_done:
-            yield f"{event['type']} after the slot was given"
+            yield f"{event['type']} after {self._prefix}queue_done"
         match kind:
             case "queue_done":
                 self.is_done = True
@@ -150,7 +150,7 @@ def fields(event: Event, **kinds: type | tuple[type, ...]) -> Iterator[str]:
             if not is_number(event[name]):
                 yield f"{name} is {event[name]!r}, no number"
         elif not isinstance(event[name], kind) or (kind is int and isinstance(event[name], bool)):
-            yield f"{name} is {str(event[name])[:40]!r}, not of the kind it should be"
+            yield f"{name} is {str(event[name])[:40]!r}, which has the wrong type"
 
 
 def audio(text: object) -> Iterator[str]:
@@ -182,7 +182,7 @@ def envelope(event: Event) -> Iterator[str]:
     """Yield the violations of an `error` that holds an object."""
     error = event.get("error")
     if not isinstance(error, dict):
-        yield "error holds no object"
+        yield "error is no object"
         return
     for name in ("code", "message", "type"):
         if not isinstance(error.get(name), str):

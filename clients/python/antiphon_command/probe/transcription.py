@@ -1,4 +1,4 @@
-"""`/v1/transcription`: deltas while audio still arrives, then the whole text."""
+"""Rules of `/v1/transcription`: deltas while audio still arrives, then the whole text."""
 
 import base64
 import re
@@ -19,7 +19,7 @@ _TOKENS = ("prompt_tokens", "total_tokens", "completion_tokens")
 
 
 class Transcription(Rules):
-    """One utterance. The server never closes by itself."""
+    """Rules of one utterance; the client closes, since the server never does."""
 
     path = "/v1/transcription"
     takes_voice = False
@@ -67,14 +67,14 @@ class Transcription(Rules):
             case "error":
                 self.is_over = True
                 yield from fields(event, error=str, code=(str, type(None)))
-                yield f"an error without a fault of ours: {event.get('error')}"
+                yield f"an error that the client did not cause: {event.get('error')}"
             case other:
-                yield f"there is no event {other}"
+                yield f"unknown event {other}"
 
     def _done(self, event: Event) -> Iterator[str]:
         yield from fields(event, text=str, usage=dict)
         if event.get("text") != self._text:
-            yield "the deltas together are not the text of transcription.done"
+            yield "the joined deltas are not the text of transcription.done"
         usage = event.get("usage") or {}
         counts = [usage.get(name) for name in _TOKENS]
         if not all(is_whole(count) for count in counts):
@@ -83,7 +83,7 @@ class Transcription(Rules):
             yield "total_tokens is not the sum of the others"
         for name in ("prompt_tokens_details", "completion_tokens_details"):
             if name not in usage:
-                yield f"usage has no {name}; it is null, but there"
+                yield f"usage has no {name}; it must be there, as null"
 
     def finished(self, code: int | None) -> Iterator[str]:
         if not self.is_over:

@@ -1,4 +1,4 @@
-"""`/api/default_ref_audio`: clients that send a voice along ask for it first, and wait for it."""
+"""Rules of `/api/default_ref_audio`: clients that send a voice fetch the default voice first."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ async def default_voice(url: str, api_key: str | None) -> list[str]:
 
 
 def violations(body: bytes) -> Iterator[str]:
-    """Yield the violations of the answer."""
+    """Yield the violations of the body of the answer."""
     try:
         told = json.loads(body)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Worker and adapter as child processes that do not outlive a command."""
+"""Workers and adapters as child processes that do not outlive their command."""

@@ -17,14 +17,14 @@ KILL_AFTER_S: Final = 5.0
 """The seconds that a process may take to end after a kill."""
 
 GUARDED = "antiphon_command.guarded"
-"""The module that a child process runs."""
+"""The module that runs the command in a child process."""
 
 _LONGEST_LINE: Final = 1 << 20
 _CODES_WITH_A_MEANING: Final = frozenset({ExitCode.USAGE, ExitCode.DEVICE_LOST})
 
 
 class Ended(Failure):
-    """The failure of a child that ended without a request."""
+    """The failure of a child that ended on its own."""
 
     def __init__(self, name: str, what: str, code: int) -> None:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -36,7 +36,10 @@ class Ended(Failure):
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a child; it is ready once enough lines match `ready`, whose one group is an address."""
+    """The program of a child.
+
+    It is ready once `addresses` lines have matched `ready`, whose only group is an address.
+    """
 
     words: Sequence[str]
     ready: re.Pattern[str]
@@ -57,13 +60,13 @@ class Program:
     ) -> "Program":
         """Return the program `antiphon COMMAND ARGUMENTS...`.
 
-        It removes `scratch` if it finds this process dead.
+        It removes the folder `scratch` if this process dies.
         """
         return cls(
             (sys.executable, "-m", GUARDED, scratch, command, *arguments),
             re.compile(rf"{command} (?:ready|administration) on (\S+)"),
             addresses,
-            # Without it the awaited lines would stay in the child's buffer.
+            # Without this variable the awaited lines would stay in the child's buffer.
             {"PYTHONUNBUFFERED": "1", **(variables or {})},
         )
 
@@ -92,7 +95,7 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, program: Program, tell: Callable[[str], None]) -> "Child":
-        """Start a child; `name` is for people, and `tell` gets each line it prints except its addresses."""
+        """Start a child; `name` is for messages, and `tell` gets each line it prints except its addresses."""
         process = await asyncio.create_subprocess_exec(
             *program.words,
             stdin=asyncio.subprocess.PIPE,
@@ -148,7 +151,7 @@ class Child:
         self._signal(signal.SIGKILL)
 
     def reload(self) -> None:
-        """Make the process read its files again, once it handles the signal."""
+        """Make the process read its files again: now, or when it is ready and handles the signal."""
         self._outdated = not self._ready.is_set()
         if self._ready.is_set():
             self._signal(signal.SIGHUP)
@@ -159,7 +162,7 @@ class Child:
         return self._process.returncode is None
 
     def _signal(self, number: signal.Signals) -> None:
-        # Not Popen's way, which polls first and so may take the exit code away from asyncio.
+        # `Popen.send_signal` polls first, and so may take the exit code away from asyncio.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)

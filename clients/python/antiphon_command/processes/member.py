@@ -1,4 +1,4 @@
-"""One member of a stack of processes: it restarts after a death, and a rolling restart replaces it."""
+"""One member of a stack of processes: it restarts after a crash, and a rolling restart replaces it."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ from antiphon_command.processes.child import Child, Ended, Program
 START_TIMEOUT_S: Final = 600.0
 """The longest time in seconds for loading and warming up."""
 
-_PATIENCE_S: Final = 10.0
+_REPORT_INTERVAL_S: Final = 10.0
 
 
 class Member:
     """A child process and its successors.
 
-    `program` returns the program of a generation, counted from 0: a roll begins a new generation, while a
-    child that died restarts in its own. `changed` is called when one has died and when a new one serves.
+    `program` returns the program of a generation, counted from 0. A roll begins a new generation; a restart
+    after a crash does not. `changed` is called when a child has died and when a new one is ready.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Member:
         self._changed = changed
         self._child: Child | None = None
         self._successor: Child | None = None
-        self._leaving: Child | None = None
-        """The child that drains, since another has replaced it."""
+        self._draining: Child | None = None
+        """The replaced child, while it drains."""
         self._changing = asyncio.Lock()
 
-    def account(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return the state for the status page, as `ws_adapter.observability.processes` defines it."""
         child = self._child
         is_ready = child is not None and child.is_running and child.ready_at is not None
@@ -60,12 +60,12 @@ class Member:
         }
 
     async def start(self) -> list[str]:
-        """Start the first child; return its addresses once it is ready. Raises `Failure` if it never is."""
+        """Start the first child; return its addresses once it is ready. Raises `Failure` otherwise."""
         self._child = child = await self._spawn(self.generation)
         return await self._ready(child)
 
     async def keep(self) -> Failure:
-        """Restart the child whenever it ends without a request.
+        """Restart the child whenever it ends on its own.
 
         Return the failure that rules out a restart.
         """
@@ -80,19 +80,19 @@ class Member:
                         return failure
 
     async def roll(self, drain_s: float) -> bool:
-        """Replace the child: the next is ready first, then this one drains, for at most `drain_s`.
+        """Replace the child: start the next one, then drain this one for at most `drain_s`.
 
-        Returns False if the next one is never ready; then all stays as it was.
+        Return False, with no change, if the next one is never ready.
         """
         async with self._changing:
             old = self._child
             assert old is not None
             if not await self._begin(self.generation + 1):
                 return False
-            self._leaving = old
+            self._draining = old
             self._changed()
         await old.stop(drain_s)
-        self._leaving = None
+        self._draining = None
         return True
 
     async def _begin(self, generation: int) -> bool:
@@ -105,7 +105,7 @@ class Member:
             await self._ready(new)
         except Failure as failure:
             what = str(failure) or f"The {self.name} refuses its settings."
-            self._tell(f"  {what} The one before it stays.")
+            self._tell(f"  {what} The running one stays.")
             return False
         finally:
             self._successor = None
@@ -115,7 +115,7 @@ class Member:
         return True
 
     async def stop(self, grace_s: float) -> bool:
-        """Terminate all children and kill slow ones; return whether all ended well."""
+        """Terminate all children, kill them after `grace_s`; return whether all exit codes were 0."""
         running = [child for child in self._children() if child.is_running]
         codes = await asyncio.gather(*(child.stop(grace_s) for child in running))
         return not any(codes)
@@ -131,7 +131,7 @@ class Member:
             child.reload()
 
     def _children(self) -> list[Child]:
-        return [child for child in (self._leaving, self._child, self._successor) if child is not None]
+        return [child for child in (self._draining, self._child, self._successor) if child is not None]
 
     async def _restart(self, end: Failure) -> Failure | None:
         clock = asyncio.get_running_loop().time
@@ -163,16 +163,16 @@ class Member:
         return await Child.start(self.name, self._program(generation), self._tell)
 
     async def _ready(self, child: Child) -> list[str]:
-        patience = asyncio.create_task(self._report_waiting())
+        report = asyncio.create_task(self._report_waiting())
         try:
             return await child.ready(START_TIMEOUT_S)
         finally:
-            patience.cancel()
+            report.cancel()
 
     async def _report_waiting(self) -> None:
-        """Report what a slow step waits for."""
+        """Report at intervals that the child is not ready yet."""
         seconds = 0.0
         while True:
-            await asyncio.sleep(_PATIENCE_S)
-            seconds += _PATIENCE_S
+            await asyncio.sleep(_REPORT_INTERVAL_S)
+            seconds += _REPORT_INTERVAL_S
             self._tell(f"  still waiting for the {self.name} to load and warm up: {seconds:.0f} s")

@@ -11,10 +11,10 @@ from antiphon_command.arguments.dispatcher import DISPATCHER
 from antiphon_command.arguments.shared_key import CLIENT_SECRET_KEY, WORKER_KEY
 
 DRAIN_TIMEOUT_S: Final = 60.0
-"""The seconds that running conversations may go on, by default."""
+"""The default drain time in seconds for running conversations."""
 
 _QUIET: Final = ("--log-level", "warning")
-"""The log options for a child in a terminal, where only warnings and errors belong."""
+"""The log options of a child, whose output is shared with the banner: only warnings and errors."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Plan:
     workers: int = 1
     adapters: int = 1
     devices: Sequence[str] = ()
-    """The devices, assigned to the workers in turn; without any the workers choose themselves."""
+    """The devices, assigned to the workers in turn; empty for the workers' default."""
     admin_port: int | None = None
     """The port of the first adapter; the next adapter has the next port. 0 chooses a free one for each."""
     dispatcher: str | None = None
@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def needs_redis(self) -> bool:
-        """Whether a Redis is needed and none was named."""
+        """Whether the stack must start a Redis, since several adapters share a queue and none was named."""
         return self.adapters > 1 and self.dispatcher is None
 
     @property
@@ -69,7 +69,7 @@ class Arguments:
         """
         names = (WORKER_KEY, CLIENT_SECRET_KEY) if dispatcher is not None else ()
         variables = {name: os.environ.get(name) or secrets.token_hex(32) for name in names}
-        # It may have a password in it; and without one that of the environment is not meant.
+        # The URL may contain a password, so it is no argument. Empty, it overrides the environment.
         variables[DISPATCHER] = dispatcher or ""
         return cls(plan, folder, dispatcher, variables)
 
@@ -98,8 +98,8 @@ class Arguments:
     def adapter(self, index: int, generation: int, ports: Sequence[str], admin_port: int | None) -> list[str]:
         """Return the command line of adapter `index`.
 
-        `ports` are options that are known once the first adapter listens, and `admin_port` is the former port
-        of this one, if it had one.
+        `ports` are the options for the ports of the first adapter, once it listens. `admin_port` is the
+        former administration port of this adapter, if it had one.
         """
         plan = self.plan
         peers = f"unix:{self.folder / f'adapter-{index + 1}-{generation}.sock'}"

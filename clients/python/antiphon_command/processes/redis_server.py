@@ -1,4 +1,4 @@
-"""A private Redis: in a private folder, on a Unix socket, and without any files on disk."""
+"""A private Redis on a Unix socket in a private folder, without persistence."""
 
 import os
 import re
@@ -14,12 +14,12 @@ TETHERED: Final = "antiphon_command.tethered"
 
 _SETTINGS: Final = (
     *("--port", "0", "--unixsocketperm", "700"),
-    *("--save", "", "--appendonly", "no"),  # the workers know what is lost with it
+    *("--save", "", "--appendonly", "no"),  # no persistence: workers and adapters register again
     *("--loglevel", "notice"),
 )
 
 _WRONG: Final = re.compile("error|fatal|cannot", re.IGNORECASE)
-"""The pattern of output lines that are passed on; the other lines are information."""
+"""The pattern of output lines that are passed on; the other lines are only informational."""
 
 
 def find_redis() -> str:

@@ -22,21 +22,21 @@ from antiphon_command.processes.plan import Arguments, Plan
 from antiphon_command.processes.redis_server import redis_program, redis_url
 
 _BEYOND_DRAIN_S: Final = 30.0
-"""The seconds that a process may take to end after its conversations."""
+"""The seconds that a process may take to exit after its drain."""
 
 _FIND_WORKER_S: Final = 10.0
-"""The seconds that a listening adapter may take to find a worker that is ready."""
+"""The seconds that a listening adapter may take to find a ready worker."""
 
 _LONGEST_FOLDER: Final = 70
-"""The longest path of the folder: a socket's path may have 107 bytes, and `TMPDIR` alone can be longer."""
+"""The longest path of the temporary folder, since the path of a socket may have only 107 bytes."""
 
 T = TypeVar("T")
 
 
 class Stack:
-    """The supervisor of all processes: it starts, restarts, rolls and stops them.
+    """The supervisor of all processes: it starts, restarts, replaces and stops them.
 
-    Leaving its block leaves no process and no file behind.
+    Leaving its block ends all processes and removes all files.
     """
 
     def __init__(self, plan: Plan, tell: Callable[[str], None]) -> None:
@@ -88,17 +88,17 @@ class Stack:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def start(self) -> list[list[str]]:
-        """Start the workers, then the adapters; return each adapter's addresses when all are ready: those
-        for clients, the plain one first, and that of its administration, if it has one.
+        """Start the workers, then the adapters; return the addresses of each adapter once all are ready.
 
-        Raises `Failure` if one ends before or takes too long.
+        An adapter's addresses are those for clients, the plain one first, and the administration port, if it
+        has one. Raises `Failure` if a process ends early or takes too long.
         """
         self._name_workers()
         await _all(member.start() for member in self._redis)
         await _all(member.start() for member in self._workers)
         first, *others = self._adapters
         addresses = await first.start()
-        # All listen where the first one does, as does one that starts again.
+        # All adapters listen on the ports of the first one, also after a restart.
         clients = addresses if self._plan.admin_port is None else addresses[:-1]
         for option, address in zip(("--port", "--tls-port"), clients, strict=False):
             self._ports += [option, str(_port(address))]
@@ -110,7 +110,7 @@ class Stack:
         return found
 
     async def watch(self) -> Failure:
-        """Restart processes that end without a request; return the failure that rules out a restart."""
+        """Restart processes that end on their own; return the failure that rules out a restart."""
         keeping = [asyncio.create_task(member.keep()) for member in self._members_all]
         try:
             done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +142,7 @@ class Stack:
             self._is_rolling = False
 
     async def drain(self) -> bool:
-        """Let running conversations finish, then stop all; return whether all ended well."""
+        """Drain all processes, then stop them; return whether all exit codes were 0."""
         return await self._stop(self._longest_drain_s)
 
     def kill(self) -> None:
@@ -164,7 +164,7 @@ class Stack:
         return self._plan.drain_timeout_s + _BEYOND_DRAIN_S
 
     async def _stop(self, grace_s: float) -> bool:
-        # The adapters go first: they hold sessions on the workers, and all of them places in the queue.
+        # Adapters stop first, since their sessions need the workers; Redis stops last, since all use it.
         ends = [
             await asyncio.gather(*(member.stop(grace_s) for member in members))
             for members in (self._adapters, self._workers, self._redis)
@@ -192,8 +192,8 @@ class Stack:
 
     def _changed(self) -> None:
         self._name_workers()
-        accounts = [member.account() for member in self._members_all]
-        _replace(self._given.processes_file, json.dumps(accounts))
+        states = [member.status() for member in self._members_all]
+        _replace(self._given.processes_file, json.dumps(states))
 
     def _name_workers(self) -> None:
         """Write the file of workers for an adapter with its own queue."""
@@ -222,7 +222,7 @@ def _backoff() -> Backoff:
 
 
 async def _all(starts: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of all; the first failure cancels the others."""
+    """Run the coroutines concurrently and return their results; the first failure cancels the others."""
     tasks = [asyncio.ensure_future(start) for start in starts]
     try:
         return await asyncio.gather(*tasks)

@@ -18,14 +18,14 @@ _FIELDS: Final = {
     "modes": ("A,B", "audio, video, chat or transcription (default: all)"),
     "models": ("A,B", "names as in /v1/models (default: all)"),
     "origins": ("A,B", "web pages, such as https://example.org (default: all)"),
-    "connections": ("N", "most at once (default: that of the adapter)"),
-    "opens_per_min": ("N", "attempts to connect (default: that of the adapter)"),
-    "direct_slots": ("N", "of direct callers at once (default: that of the adapter)"),
-    "seconds_per_day": ("S", "most seconds of slots in a day of UTC (default: any)"),
-    "tokens_per_day": ("N", "most tokens in such a day (default: any)"),
+    "connections": ("N", "connections at once (default: the adapter's)"),
+    "opens_per_min": ("N", "connection attempts per minute (default: the adapter's)"),
+    "direct_slots": ("N", "slots by direct calls at once (default: the adapter's)"),
+    "seconds_per_day": ("S", "seconds of slots in a UTC day (default: no quota)"),
+    "tokens_per_day": ("N", "tokens in a UTC day (default: no quota)"),
     "priority": ("CLASS", "low, normal or high in the queue (default normal)"),
 }
-"""Fields of a line in a file of keys."""
+"""The fields of a line in a file of keys, each with metavar and help."""
 
 _RATES: Final = ("connections", "opens_per_min", "direct_slots")
 
@@ -43,20 +43,20 @@ def add_to(commands: Subcommands) -> None:
         run,
         "NAME",
     )
-    command.add_argument("name", metavar="NAME", help="name of its owner")
+    command.add_argument("name", metavar="NAME", help="name of the owner")
     command.add_argument("--admin", action="store_true", default=False, help="may see other keys' sessions")
     command.add_argument(
-        "--trusted", action="store_true", default=False, help="continues its own traces, by traceparent"
+        "--trusted", action="store_true", default=False, help="may continue its own traces, by traceparent"
     )
     add_help_all(command)
-    rates = command.add_argument_group("at once, and in a minute")
+    rates = command.add_argument_group("limits at once and per minute")
     for name, (metavar, help) in _FIELDS.items():
         options = rates if name in _RATES else command
         options.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the line to standard output and the key, which is stored nowhere, to standard error."""
+    """Print the line to standard output, and the key, which no file keeps, to standard error."""
     require_extra("key", "adapter")
     from ws_adapter.access.keys import make_key
     from ws_adapter.process.errors import ConfigurationError

@@ -1,4 +1,4 @@
-"""`antiphon share-keys`: a file of keys for all adapters of one Redis."""
+"""`antiphon share-keys`: upload of a file of keys for all adapters of one Redis."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ from antiphon_service.redis import (
     read_tls,
 )
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 def add_to(commands: Subcommands) -> None:
@@ -23,7 +23,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "share-keys",
-        "put a file of keys into the Redis of several adapters",
+        "write a file of keys to the Redis of several adapters",
         examples(
             "antiphon share-keys keys --dispatcher redis://10.0.0.5:6379",
             "antiphon key alice >> keys && antiphon share-keys keys",
@@ -31,7 +31,7 @@ def add_to(commands: Subcommands) -> None:
         run,
         "FILE",
     )
-    command.add_argument("file", type=Path, metavar="FILE", help="lines of antiphon key")
+    command.add_argument("file", type=Path, metavar="FILE", help="lines printed by antiphon key")
     add_dispatcher_options(command)
 
 
@@ -66,9 +66,9 @@ async def _share(given: dict[str, object], text: str) -> None:
     ca, certificate, key, password = [file if isinstance(file, Path) else None for file in files]
     client = connect(url, tls=read_tls(url, ca, certificate, key), password=read_password(password))
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             await call(client, "write_keys", text)
     except (RedisError, OSError, TimeoutError) as error:
-        raise Failure(f"Redis did not take the keys: {error!r}.", ExitCode.NO_CONNECTION) from None
+        raise Failure(f"Redis did not accept the keys: {error!r}.", ExitCode.NO_CONNECTION) from None
     finally:
         await disconnect(client)

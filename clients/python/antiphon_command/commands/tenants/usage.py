@@ -1,4 +1,4 @@
-"""`antiphon usage`: what the usage log says, summed by day, key and model."""
+"""`antiphon usage`: sums of the usage log by day, key and model."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from antiphon_command.output.failure import ExitCode, Failure, require_extra
 
 _TITLES: Final = ("day", "key", "model", "sessions", "seconds", "input tokens", "output tokens")
 _TEXTS: Final = 3
-"""The number of columns with words, which are flush left."""
+"""The number of text columns, which are left-aligned."""
 
 
 @dataclass
@@ -35,12 +35,14 @@ def add_to(commands: Subcommands) -> None:
         run,
         "FILE",
     )
-    command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="of an adapter's --usage-log")
-    command.add_argument("--json", action="store_true", default=False, help="a JSON object for each row")
+    command.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="files of an adapter's --usage-log"
+    )
+    command.add_argument("--json", action="store_true", default=False, help="print each row as a JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a table; say on standard error how many lines could not be read."""
+    """Print a table; report the number of unreadable lines on standard error."""
     require_extra("usage", "adapter")
     sums: dict[tuple[str, str, str], _Sum] = defaultdict(_Sum)
     unreadable = sum(_add(file, sums) for file in arguments.files)
@@ -58,12 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
             for (day, key, model), total in rows
         )
     if unreadable:
-        print(f"Lines that could not be read and are left out: {unreadable}", file=sys.stderr)
+        print(f"Unreadable lines, which are left out: {unreadable}", file=sys.stderr)
     return ExitCode.OK
 
 
 def _add(file: Path, sums: dict[tuple[str, str, str], _Sum]) -> int:
-    """Add the lines of a file; return how many could not be read."""
+    """Add the lines of a file; return the number of unreadable ones."""
     import msgspec
 
     from ws_adapter.usage.line import decode

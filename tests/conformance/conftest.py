@@ -53,13 +53,6 @@ def stack(scripted: Worker) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def impatient(scripted: Worker) -> Iterator[Stack]:
-    """An adapter whose sessions are over after a second and a half."""
-    with running_stack(scripted, options=("--session-limit-video-s", "1.5")) as stack:
-        yield stack
-
-
-@pytest.fixture(scope="session")
 def one_slot() -> Iterator[Stack]:
     """An adapter whose worker has one slot, and brings its script along as `scripted`."""
     with prompted_worker(1) as worker:

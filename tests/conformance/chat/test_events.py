@@ -1,7 +1,6 @@
 """Every event of a chat, and the fields of what asks for an answer, as the worker is given them."""
 
 import base64
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +24,10 @@ from tests.conformance.support.chat_words import (
     scripted,
     told,
 )
-from tests.conformance.support.client import Event, kinds
+from tests.conformance.support.client import Event
 from tests.conformance.support.match import Number, Text, With
 from tests.conformance.support.stack import Stack
-from tests.support.scripted_engine import End, Finish, Play, context_full, hang, speak, write
+from tests.support.scripted_engine import End, Play, hang, speak, write
 from tests.ws_adapter.support.chat_conversation import f32
 from tests.ws_adapter.support.duplex_conversation import pictured
 
@@ -91,39 +90,38 @@ async def test_queue_events_only_after_a_wait(narrow_chatter: Stack) -> None:
         assert streamed((await client.end())[0]) == ("Seven.", 0.0)
 
 
-async def test_defaults(chatter: Stack) -> None:
+DRAWN = {"max_new_tokens": 7, "temperature": 0.0, "top_p": 1.0, "length_penalty": 1.5}
+IMAGE = {"max_slice_nums": 4, "use_image_id": False}
+TOLD_SO = {"omni_mode": True, "enable_thinking": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {},
+            {
+                "sampling": {"max_new_tokens": 512, "temperature": 0.7, "top_p": 0.8, "length_penalty": 1.0},
+                **{"speaks": True, "omni_mode": False, "enable_thinking": False, "use_tts_template": False},
+                **{"max_slice_nums": None, "use_image_id": None},
+            },
+        ),
+        (
+            {"generation": DRAWN, "image": IMAGE, "tts": {"enabled": False}, **TOLD_SO},
+            {"sampling": DRAWN, "speaks": False, **TOLD_SO, **IMAGE},
+        ),
+    ],
+    ids=["defaults", "everything"],
+)
+async def test_settings_reach_the_worker(chatter: Stack, given: Event, expected: Event) -> None:
     async with chatter.client(CHAT) as client:
-        await client.send(request(TELLS))
+        await client.send(request(TELLS, **given))
         events, _ = await client.end()
 
     _, turn = told(events[-1]["text"])
-    drawn = {"max_new_tokens": 512, "temperature": 0.7, "top_p": 0.8, "length_penalty": 1.0}
-    assert turn["sampling"] == drawn
-    expected = {
-        "speaks": True,
-        "use_tts_template": False,
-        "enable_thinking": False,
-        "omni_mode": False,
-        "max_slice_nums": None,
-        "use_image_id": None,
-    }
     assert {name: turn[name] for name in expected} == expected
     assert turn["messages"][1] == {"role": "user", "parts": ["Name a prime."]}
     assert "unsupported_fields" not in events[-1]
-
-
-async def test_everything_is_honoured(chatter: Stack) -> None:
-    drawn = {"max_new_tokens": 7, "temperature": 0.0, "top_p": 1.0, "length_penalty": 1.5}
-    image = {"max_slice_nums": 4, "use_image_id": False}
-    told_so = {"tts": {"enabled": False}, "omni_mode": True, "enable_thinking": True}
-    async with chatter.client(CHAT) as client:
-        await client.send(request(TELLS, generation=drawn, image=image, **told_so))
-        events, _ = await client.end()
-
-    _, turn = told(events[-1]["text"])
-    assert turn["sampling"] == drawn
-    expected = {"speaks": False, "enable_thinking": True, "omni_mode": True, **image}
-    assert {name: turn[name] for name in expected} == expected
 
 
 async def test_parts(chatter: Stack) -> None:
@@ -200,64 +198,7 @@ async def test_events_in_their_order(chatter: Stack) -> None:
         assert (await client.end()) == ([With(type="session.closed", reason="user_stop", usage=With())], 1000)
 
 
-async def test_realtime_answer_at_once(chatter: Stack) -> None:
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        await client.send(append(speak("Sev", "en.", seconds=1.0), streaming=False))
-        event = await client.next()
-
-    assert event == response_done("Seven.", audio=Text(".+"))
-    assert seconds_of(event["audio"]) == 1.0
-
-
-async def test_speech_is_off_by_default(chatter: Stack) -> None:
-    spoken = []
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        for fields in ({}, {"tts": {"enabled": True}}, {"use_tts_template": True}):
-            await client.send(append(TELLS, **fields))
-            _, turn = told((await client.until("response.done"))[-1]["text"])
-            spoken.append(turn["speaks"])
-
-    assert spoken == [False, True, True]
-
-
-async def test_init(chatter: Stack) -> None:
-    async with chatter.client(REALTIME) as client:
-        event = await begin(
-            client,
-            {
-                "system_prompt": scripted(TELLS)["content"],
-                "seed": 7,
-                "max_slice_nums": 3,
-                "config": {"top_k": 5},
-                "tools": [{}],
-                "voice": {"ref_audio_base64": f32(1.0)},
-            },
-        )
-        assert event["unsupported_fields"] == ["config.top_k", "tools", "voice.ref_audio_base64"]
-        await client.send({"type": "input.append", "input": {"messages": [USER]}})
-        setup, turn = told((await client.until("response.done"))[-1]["text"])
-
-    assert setup["seed"] == 7
-    assert turn["max_slice_nums"] == 3
-
-
-async def test_answer_that_is_cut_short_is_an_answer(chatter: Stack) -> None:
-    plays = (write("Sev", finish=Finish.LENGTH, end=End.TURN), context_full())
-    for play in plays:
-        async with chatter.client(CHAT) as client:
-            await client.send(request(play))
-            events, code = await client.end()
-            assert (events[-1]["type"], code) == ("done", 1000)
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        for play in plays:
-            await client.send(append(play))
-            assert (await client.until("response.done"))[-1]["reason"] == "length"
-
-
-async def test_metrics_and_usage(chatter: Stack) -> None:
+async def test_metrics(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         await begin(client)
         await client.send(append(SAYS))
@@ -272,41 +213,3 @@ async def test_metrics_and_usage(chatter: Stack) -> None:
         "n_tokens": 2,
         "n_tts_tokens": 0,
     }
-    assert event["usage"] == {
-        "total_tokens": 14,
-        "input_tokens": 12,
-        "output_tokens": 2,
-        "input_token_details": {"text_tokens": 2, "audio_tokens": 10, "vision_tokens": 0, "cached_tokens": 0},
-        "output_token_details": {"text_tokens": 2, "audio_tokens": 0},
-    }
-
-
-async def test_queue_events_repeat_only_if_a_later_turn_waits(narrow_chatter: Stack) -> None:
-    async with narrow_chatter.client(REALTIME) as client, narrow_chatter.client(CHAT) as other:
-        await begin(client)
-        for _ in range(3):
-            await client.send(append(SAYS))
-            assert set(kinds(await client.until("response.done"))) == {"text", "response.done"}
-        await narrow_chatter.until(free_slots=1)
-        await other.send(request(hang("generate"), key="later"))
-        await other.expect("prefill_done")
-        await client.send(append(SAYS))
-        assert await client.next() == {"type": "session.queued", **place(1)}
-        narrow_chatter.worker.release("later", "generate", 1)
-        assert kinds(await client.until("response.done"))[0] == "session.queue_done"
-
-
-async def test_four_turns_wait_the_fifth_is_refused(chatter: Stack) -> None:
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        await client.send(append(hang("generate"), key="four", input_id="in-0"))
-        for number in range(1, 6):
-            await client.send(append(SAYS, input_id=f"in-{number}"))
-        refused = await client.next()
-        assert refused["error"]["code"] == "invalid_event"
-        assert refused["error"]["input_id"] == "in-5"
-        chatter.worker.release("four", "generate", 1)
-        answered: list[Any] = []
-        while len(answered) < 5:
-            answered.append((await client.until("response.done"))[-1]["input_id"])
-        assert answered == [f"in-{number}" for number in range(5)]

@@ -105,17 +105,6 @@ async def test_queued_init_and_input_are_held(narrow_chatter: Stack) -> None:
             assert (await client.until("response.done"))[-1]["input_id"] == "held"
 
 
-async def test_queued_close_removes_the_ticket(narrow_chatter: Stack) -> None:
-    async with narrow_chatter.client(REALTIME) as holder:
-        await begin(holder)
-        async with narrow_chatter.client(REALTIME) as client:
-            client.ignored = {"session.queue_update"}
-            await client.expect("session.queued")
-            await client.send(CLOSE)
-            assert await client.end() == ([With(type="session.closed", reason="user_stop")], 1000)
-        await narrow_chatter.until_queue(0)
-
-
 async def test_connected_session_waits_for_a_valid_init(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         await client.expect("session.queue_done")
@@ -125,13 +114,6 @@ async def test_connected_session_waits_for_a_valid_init(chatter: Stack) -> None:
         bad = {"type": "session.init", "payload": {"seed": -1}}
         assert await client.ask(bad) == error("invalid_payload", "payload.seed")
         assert await client.ask(INIT) == created()
-
-
-async def test_connected_close(chatter: Stack) -> None:
-    async with chatter.client(REALTIME) as client:
-        await client.expect("session.queue_done")
-        await client.send({"type": "session.close", "reason": "My Reason"})
-        assert await client.end() == ([With(type="session.closed", reason="client_closed")], 1000)
 
 
 async def test_connected_session_without_an_init_ends_in_time() -> None:
@@ -180,28 +162,3 @@ async def test_active_close_cancels_the_answer(narrow_chatter: Stack) -> None:
         await client.send(append(hang("generate")), CLOSE)
         assert await client.end() == ([With(type="session.closed", reason="user_stop")], 1000)
     await narrow_chatter.until(free_slots=1)
-
-
-async def test_active_session_ends_when_nothing_comes_and_nothing_is_answered() -> None:
-    """An answer may take hours."""
-    async with clockwork(info=EVERYTHING) as still, still.client(REALTIME) as client:
-        await begin(client)
-        await client.send(append(hang("generate")))
-        await still.stage.until(free_slots=1)
-        await still.advance(10_000.0)
-        still.session.release("generate", 1)
-        await client.until("response.done")
-        await still.advance(599.0)
-        assert await client.ask(UNKNOWN) == error("unknown_event", "type")
-        await still.advance(600.0)
-        assert await client.end() == ([With(type="session.closed", reason="timeout")], 1000)
-
-
-async def test_first_slot_goes_back_without_input() -> None:
-    async with clockwork(info=EVERYTHING, slots=1) as still, still.client(REALTIME) as client:
-        await begin(client)
-        await still.stage.until(free_slots=0)
-        await still.advance(20.0)
-        await still.stage.until(free_slots=1)
-        await client.send(append(SAYS))
-        await client.until("response.done")

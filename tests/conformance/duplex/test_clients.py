@@ -15,16 +15,13 @@ from tests.conformance.support.duplex_words import (
     begin_script,
     chunk,
     error,
-    jpeg,
     listens,
     prepare,
     speaks,
     stop,
-    told,
-    video_frame,
 )
 from tests.conformance.support.stack import Stack
-from tests.conformance.support.words import RATE, TELLS
+from tests.conformance.support.words import RATE
 from tests.support.scripted_engine import Script, fails, hang, listen, speak, turn_end
 
 TURN = (listen(), listen(), speak("Hello", " there"), speak(" how are"), turn_end(" you?"))
@@ -101,15 +98,3 @@ async def test_at_most_32_units_wait(stack: Stack) -> None:
         assert (await client.next())["type"] == "prepared"
         assert await client.take(32) == [listens(unit, dropped_total=8) for unit in range(1, 33)]
         assert await stop(client) == []
-
-
-async def test_burst_is_cut_in_order_and_its_frames_are_spread(stack: Stack) -> None:
-    """The rest stays, and the next chunk joins it."""
-    async with stack.client(OMNI) as client:
-        await begin(client, listen(), listen(), listen(), TELLS)
-        frames = [jpeg(shade) for shade in range(4)]
-        await client.send(video_frame(9), chunk(RATE * 3 + 4000, 0.1, frame_base64_list=frames))
-        await client.send(chunk(12_000, 0.2))
-        units = told((await client.take(4))[-1])["units"]
-    assert [unit["audio"] for unit in units] == [*[[0.1] * 4] * 3, [0.1, 0.2, 0.2, 0.2]]
-    assert [len(unit["frames"]) for unit in units] == [1 + 2, 1, 1, 0]

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import hashlib
 import json
 from pathlib import Path
 
@@ -11,21 +10,16 @@ import pytest
 
 from tests.conformance.support.client import Event
 from tests.conformance.support.duplex_words import (
-    AUDIO,
     BARE,
     LABEL,
     OMNI,
     begin,
     chunk,
-    error,
-    jpeg,
     listens,
-    picture,
     prepare,
     speaks,
     stop,
     told,
-    video_frame,
 )
 from tests.conformance.support.match import TICKET_ID, Flag, Number, Text
 from tests.conformance.support.stack import Stack, running_stack
@@ -36,45 +30,11 @@ SOME_ID = Text("sess_[0-9a-f]{12}")
 PREPARED: Event = {"type": "prepared", "prompt_length": 10, "session_id": LABEL}
 
 
-@pytest.mark.parametrize(
-    ("target", "label"),
-    [
-        ("/ws/duplex/omni_k3f9", "omni_k3f9"),
-        ("/ws/duplex/omni_k3f9/", "omni_k3f9"),
-        ("/ws/duplex/omni_k3f9?client_id=7&autostart", "omni_k3f9"),
-        ("/ws/duplex/om%20n%2Fi..%C3%A9_k%0A3f9", "omni_k3f9"),
-        ("/ws/duplex/" + "x" * 200, "x" * 128),
-        ("/ws/duplex/%21%21", SOME_ID),
-    ],
-)
-async def test_label_is_cleaned(stack: Stack, target: str, label: str | Text) -> None:
-    async with stack.client(target) as client:
-        assert await begin(client) == {**PREPARED, "session_id": label}
-
-
 @pytest.mark.parametrize("target", ["/ws/duplex", "/ws/duplex/", "/ws/duplex?x=1"])
 async def test_bare_path(stack: Stack, target: str) -> None:
     async with stack.client(target) as client:
         assert await client.ask(prepare()) == {**PREPARED, "session_id": SOME_ID}
         assert await stop(client, label=None) == []
-
-
-@pytest.mark.parametrize(
-    ("target", "kind"),
-    [
-        ("/ws/duplex/adx_1", "audio_duplex"),
-        ("/ws/duplex/audio_duplex_1", "audio_duplex"),
-        ("/ws/duplex/omni_1", "omni_duplex"),
-        ("/ws/duplex/my_adx_1", "omni_duplex"),
-        ("/ws/duplex/adx", "omni_duplex"),
-        ("/ws/duplex", "omni_duplex"),
-    ],
-)
-async def test_prefix_decides_the_kind(narrow: Stack, target: str, kind: str) -> None:
-    async with narrow.client(target) as client:
-        await begin(client, is_bare=target == BARE)
-        _, queue = await narrow.request("/api/queue")
-        assert [task["request_type"] for task in queue["running_tasks"]] == [kind]
 
 
 async def test_two_sockets_with_one_label_are_two_sessions(stack: Stack) -> None:
@@ -154,42 +114,6 @@ async def test_prepare_reaches_the_worker(stack: Stack) -> None:
     assert {name: setup["duplex"][name] for name in expected} == expected
     listed = ["config.beam", "ref_audio_base64", "tts_ref_audio_base64"]
     assert prepared == {**PREPARED, "unsupported_fields": listed}
-
-
-async def test_prepare_voice_must_be_registered(stack: Stack) -> None:
-    async with stack.client(OMNI) as client:
-        await client.expect("queue_done")
-        assert await client.ask(prepare(ref_audio_path="/etc/passwd")) == error(
-            "invalid_payload", 'ref_audio_path: expected the id of a registered voice, or none, got "passwd"'
-        )
-        assert (await client.ask(prepare()))["type"] == "prepared"
-
-
-def named(*shades: int) -> list[str]:
-    """Return the worker's names of the pictures of these shades."""
-    return [hashlib.sha256(picture(shade)).hexdigest()[:8] for shade in shades]
-
-
-async def test_frames_go_with_the_next_unit_the_newest_four(stack: Stack) -> None:
-    """The chunk's own frames are newer; base64 may stand in an object."""
-    frames = [video_frame(shade) for shade in range(6)]
-    second = chunk(frame_base64_list=[{"data": jpeg(8)}, {"base64": jpeg(9)}])
-
-    async with stack.client(OMNI) as client:
-        await begin(client, listen(), TELLS)
-        await client.send(*frames, chunk(), *frames, second)
-        units = told((await client.take(2))[-1])["units"]
-    assert [unit["frames"] for unit in units] == [named(2, 3, 4, 5), named(4, 5, 8, 9)]
-
-
-async def test_frames_in_an_audio_session_are_ignored(stack: Stack) -> None:
-    async with stack.client(AUDIO) as client:
-        await begin(client, TELLS)
-        too_many = json.dumps(chunk(frames=["no picture"] * 9))
-        await client.send({"type": "video_frame", "frame": "no picture"}, too_many)
-        content = told(await client.next())
-        assert content["setup"]["sees"] is False
-        assert content["units"][0]["frames"] == []
 
 
 async def test_client_diagnostic(stack: Stack) -> None:

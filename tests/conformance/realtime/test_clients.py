@@ -7,24 +7,13 @@ from typing import Any
 import pytest
 
 from tests.conformance.support.client import CLOSE as CLOSE_FRAME
-from tests.conformance.support.client import PING, PONG, Client, kinds
+from tests.conformance.support.client import PING, Client, kinds
 from tests.conformance.support.clockwork import clockwork
-from tests.conformance.support.match import With, error
+from tests.conformance.support.match import With
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import CLOSE, G2, G3, Words, both, plays, samples_of
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import TALK, fails, hang, listen, speak, turn_end
-
-
-async def test_client_initialises_before_queue_done(narrow: Stack) -> None:
-    async with narrow.client() as client:
-        client.ignored = {"session.queued", "session.queue_update"}
-        await client.send(G2.init())
-        await client.expect("session.queue_done", "session.created")
-        await client.send(G2.append())
-        await client.expect("response.listen")
-        await client.send(CLOSE)
-        assert kinds((await client.end())[0]) == ["session.closed"]
 
 
 @both
@@ -61,19 +50,6 @@ async def test_client_checks_every_frame(stack: Stack) -> None:
 
 
 @both
-async def test_client_matches_answers_by_input_id(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        await words.begin(client, listen(), speak("a"), turn_end("b"), fails(), listen())
-        await client.send(*[words.append(input_id=f"id-{n}") for n in range(5)])
-        await client.send(words.append(audio="?", input_id="bad"))
-        events = await client.take(10 if words is G3 else 7)
-        told = [e["error"]["input_id"] if e["type"] == "error" else e["input_id"] for e in events]
-        assert set(told) == {"id-0", "id-1", "id-2", "id-3", "id-4", "bad"}
-        told.remove("bad")
-        assert told == sorted(told)
-
-
-@both
 async def test_unknown_headers_parameters_and_fields_are_ignored(stack: Stack, words: Words) -> None:
     headers = {"Authorization": "Bearer secret", "X-Client": "1", "OpenAI-Beta": "realtime=v1"}
     target = "/v1/realtime?mode=audio&session_id=mine&autostart=true&unknown=%ff&token=abc"
@@ -103,22 +79,6 @@ async def test_client_closes_without_waiting(narrow: Stack, words: Words, how: s
         await words.begin(following)
     assert "Traceback" not in narrow.log.text
     assert " ERROR " not in narrow.log.text
-
-
-@both
-async def test_client_counts_the_context(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        await words.begin(client, *TALK, fails(), listen())
-        await client.send(*[words.append() for _ in range(7)])
-        lengths: list[int] = []
-        while len(lengths) < 7:
-            event = await client.next()
-            if words is G2 and event["type"] != "error":
-                lengths.append(event["kv_cache_length"])
-                assert event["metrics"]["kv_cache_length"] == lengths[-1]
-            elif "chunk_index" in event:
-                lengths.append(event["metrics"]["kv_cache_length"])
-        assert lengths == sorted(set(lengths))
 
 
 @both
@@ -162,12 +122,3 @@ async def test_client_pings_in_every_state(narrow: Stack) -> None:
         narrow.worker.release("pings", "ready", 0)
         await client.expect("session.created")
         await ping(client)
-
-
-async def test_ping_with_data_between_events(stack: Stack) -> None:
-    async with stack.raw_client() as client:
-        await client.frame(PING, b"x" * 125)
-        seen = {(await client.read())[0] for _ in range(2)}
-        assert seen == {PONG, 0x1}
-        await client.send({"type": "nonsense"})
-        assert await client.expect("error:unknown_event") == error("unknown_event", "type")

@@ -5,17 +5,15 @@ tested in `tests/ws_adapter/protocol/duplex/test_silence.py`.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
-from inference_service.interface.setups import Window, WindowMode
 from tests.conformance.support.client import Client, kinds
-from tests.conformance.support.clockwork import SEEING, Clockwork, clockwork
+from tests.conformance.support.clockwork import Clockwork, clockwork
 from tests.conformance.support.match import With
-from tests.conformance.support.stack import Stack
+from tests.conformance.support.stack import Stack, Worker, running_stack
 from tests.conformance.support.words import G3, Words, both, samples_of
-from tests.support.scripted_engine import PROMPT_TOKENS, UNIT_TOKENS, End, Play, hang, listen, speak, turn_end
+from tests.support.scripted_engine import End, Play, hang, listen, speak, turn_end
 
 
 @pytest.fixture
@@ -65,20 +63,9 @@ async def test_silence_after_a_burst(world: Clockwork, words: Words) -> None:
         await hear(client, words, "e")
         await world.advance(60.0)
         await nothing(client)
-
-
-@both
-async def test_silence_after_an_isolated_append_of_any_length(world: Clockwork, words: Words) -> None:
-    async with world.client() as client:
-        await words.begin(client, listen(), turn_end("Yes."))
-        await client.send(words.append(8_000, input_id="utterance"))
-        await nothing(client)
-        await world.advance(1.3)
-        assert (await client.expect(words.listen))["metrics"]["padded_samples"] == 8_000
-        await world.advance(1.6)
-        await nothing(client)
-        await world.advance(0.2)
-        await hear(client, words, "e")
+        await client.send({"type": "session.close"})
+        assert kinds((await client.end())[0]) == ["session.closed"]
+        assert world.clock.timers <= 1, "only the dispatcher may still wait for something"
 
 
 @both
@@ -96,22 +83,19 @@ async def test_silence_stops_at_force_listen(world: Clockwork, words: Words) -> 
 
 
 @both
-async def test_silence_stops_at_close(world: Clockwork, words: Words) -> None:
-    async with world.client() as client:
-        await words.begin(client)
-        await client.send(words.append(32_000, input_id="utterance"))
-        await client.take(2)
-        await world.advance(1.3)
-        await hear(client, words, "l")
-        await client.send({"type": "session.close"})
-        assert kinds((await client.end())[0]) == ["session.closed"]
-        assert world.clock.timers <= 1, "only the dispatcher may still wait for something"
-
-
-@both
 @pytest.mark.parametrize(("query", "limit_s"), [("", 300), ("?mode=video", 300), ("?mode=audio", 600)])
-async def test_limit_of_the_session(world: Clockwork, words: Words, query: str, limit_s: int) -> None:
-    async with world.client(f"/v1/realtime{query}") as client:
+async def test_limit_of_the_session(words: Words, query: str, limit_s: int) -> None:
+    """It does not count the queue."""
+    async with (
+        clockwork(slots=1) as world,
+        world.client() as holder,
+        world.client(f"/v1/realtime{query}") as client,
+    ):
+        await holder.expect("session.queue_done")
+        client.ignored = {"session.queue_update"}
+        await client.expect("session.queued")
+        await world.advance(15.0)
+        await holder.socket.close()
         await client.expect("session.queue_done")
         await world.advance(15.0)
         await client.send(words.init())
@@ -122,35 +106,6 @@ async def test_limit_of_the_session(world: Clockwork, words: Words, query: str, 
         events, code = await client.end()
         assert events == [With(**words.closed(created, "timeout"))]
         assert code == 1000
-
-
-async def test_limit_does_not_count_the_queue() -> None:
-    async with clockwork(slots=1) as world:
-        async with world.client() as holder, world.client() as client:
-            await G3.begin(holder)
-            client.ignored = {"session.queue_update"}
-            await client.expect("session.queued")
-            await world.advance(500.0)
-            await holder.socket.close()
-            await client.expect("session.queue_done")
-            await client.send(G3.init())
-            await client.expect("session.created")
-            await world.advance(599.0)
-            await nothing(client)
-            await world.advance(1.1)
-            assert [e["reason"] for e in (await client.end())[0]] == ["timeout"]
-
-
-@both
-async def test_limit_of_init(world: Clockwork, words: Words) -> None:
-    async with world.client() as client:
-        await client.expect("session.queue_done")
-        await world.advance(19.9)
-        await client.send(words.init(**{words.prompt: 5}))
-        await client.expect("error:invalid_payload")
-        await world.advance(0.2)
-        events, code = await client.end()
-        assert (events, code) == ([With(type="session.closed", reason="timeout")], 1000)
 
 
 @both
@@ -183,23 +138,10 @@ async def test_limit_of_the_context(stack: Stack, words: Words) -> None:
         assert code == 1000
 
 
-@both
-async def test_limit_of_the_context_in_tokens(words: Words) -> None:
-    info = replace(SEEING, context_limit=PROMPT_TOKENS + 3 * UNIT_TOKENS, window=Window(WindowMode.OFF))
-    async with clockwork(info=info) as world, world.client() as client:
-        created = await words.begin(client, listen(), listen(), speak("last"), speak("wrong"))
-        await client.send(words.append(5 * 16_000))
-        events, code = await client.end()
-        spoken = ["text", "audio"] if words is G3 else ["response.output_audio.delta"]
-        assert kinds(events) == [words.listen] * 2 + [*spoken, "session.closed"]
-        assert events[2]["metrics"]["kv_cache_length"] == events[2]["metrics"]["n_past_max"]
-        assert events[-1] == With(**words.closed(created, "context_full"))
-        assert code == 1000
-
-
-async def test_limit_of_the_session_on_the_real_clock(impatient: Stack) -> None:
+async def test_limit_of_the_session_on_the_real_clock(scripted: Worker) -> None:
     """A unit runs, which is cancelled."""
-    async with impatient.client("/v1/realtime?mode=video") as client:
-        created = await G3.begin(client, hang("generate"))
-        await client.send(G3.append())
-        assert await client.end() == ([With(**G3.closed(created, "timeout"))], 1000)
+    with running_stack(scripted, options=("--session-limit-video-s", "1.5")) as stack:
+        async with stack.client("/v1/realtime?mode=video") as client:
+            created = await G3.begin(client, hang("generate"))
+            await client.send(G3.append())
+            assert await client.end() == ([With(**G3.closed(created, "timeout"))], 1000)

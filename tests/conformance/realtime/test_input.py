@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.conformance.support.match import INPUT_ID, Text, error
 from tests.conformance.support.stack import Stack
-from tests.conformance.support.words import G3, TELLS, Words, both, f32, told
+from tests.conformance.support.words import G3, TELLS, Words, both, told
 from tests.support.scripted_engine import listen, speak
 from tests.ws_adapter.support.conversation import Conversation, ready_signal
 from ws_adapter.protocol.core.config import Mode
@@ -41,36 +41,18 @@ async def test_input_id(stack: Stack, words: Words) -> None:
         assert refused["error"]["code"] == "invalid_payload"
 
 
-BAD_FIELDS: list[tuple[str, object]] = [
-    ("audio", 5),
-    ("audio", [0.1]),
-    ("force_listen", "yes"),
-    ("force_listen", 1),
-    ("max_slice_nums", 0),
-    ("max_slice_nums", 10),
-    ("max_slice_nums", "1"),
-    ("video_frames", "x"),
-    ("video_frames", [5]),
-    ("input_id", 5),
-    ("format", "opus"),
-    ("sample_rate", 24_000),
-    ("sample_rate", "16000"),
-]
-
-
 @both
 async def test_field_of_wrong_type_or_range(stack: Stack, words: Words) -> None:
+    """Every field is in `tests/ws_adapter/protocol/wire/test_schema_truth.py`."""
     async with stack.client(VIDEO) as client:
         await words.begin(client)
         missing = "input" if words is G3 else "audio"
         assert await client.ask({"type": words.input}) == error("missing_field", missing)
-        refused = await client.ask({"type": words.input, missing: 5})
-        assert refused == error("invalid_payload", missing)
-        for field, value in BAD_FIELDS:
+        for field, value in (("audio", 5), ("force_listen", 1), ("max_slice_nums", 10), ("format", "opus")):
             refused = await client.ask(words.append(**{field: value}))
-            param = f"{words.input_path}{field}" + ("[0]" if value == [5] else "")
+            param = f"{words.input_path}{field}"
             assert refused == error("invalid_payload", param)
-            assert refused["error"]["message"] == Text(f"{param}: expected .+, got .+".replace("[", r"\["))
+            assert refused["error"]["message"] == Text(f"{param}: expected .+, got .+")
         await client.send(words.append())
         await client.expect(words.listen)
 
@@ -86,57 +68,6 @@ async def test_units_of_a_second_are_cut_in_order(stack: Stack, words: Words) ->
         heard = await told(client, words, words.append(8_000, 0.5, input_id="rest"))
         assert [unit["audio"] for unit in heard["units"]] == [[0.25] * 4, [0.25] * 4, [0.25, 0.25, 0.5, 0.5]]
         assert client.events[-1]["input_id"] == "rest"
-
-
-@both
-async def test_short_appends_are_padded_after_the_flush_time(stack: Stack, words: Words) -> None:
-    async with stack.client() as client, stack.client() as other:
-        await words.begin(client, TELLS)
-        await words.begin(other)
-        await client.send(words.append(8_000, 0.5, input_id="half"))
-        await other.send(words.append(1))
-        answer = await client.next()
-        assert answer["metrics"]["padded_samples"] == 8_000
-        assert answer["input_id"] == "half"
-        assert Text(r'.*"audio": \[0\.5, 0\.5, 0\.0, 0\.0\].*') == answer["text"]
-        assert (await other.expect(words.listen))["metrics"]["padded_samples"] == 15_999
-
-
-@both
-async def test_force_listen_flushes_at_once_and_needs_no_audio(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        await words.begin(client, listen(), listen(), TELLS)
-        await client.send(words.append(4_000, 0.25), words.append(4_000, 0.5, force_listen=True))
-        answer = await client.expect(words.listen)
-        assert answer["metrics"]["padded_samples"] == 8_000
-        await client.send(words.silent(force_listen=True))
-        await client.expect(words.listen)
-        flushed, silent, _ = (await told(client, words))["units"]
-        assert flushed == {"audio": [0.25, 0.5, 0.0, 0.0], "frames": [], "force_listen": True}
-        assert silent == {"audio": [0.0] * 4, "frames": [], "force_listen": True}
-
-
-BAD_AUDIO = {
-    "not base64": "!!!!",
-    "no whole samples": base64.b64encode(bytes(64_001)).decode(),
-    "NaN": base64.b64encode(np.full(16_000, np.nan, "<f4").tobytes()).decode(),
-    "peak above 16": f32(16_000, -16.01),
-    "long, with one bad character": f32(16_000)[:-400] + "*" + f32(16_000)[-399:],
-    "over a minute": f32(960_001),
-}
-
-
-@both
-async def test_bad_audio_is_refused_whole(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        await words.begin(client, TELLS)
-        for name, audio in BAD_AUDIO.items():
-            refused = await client.ask(words.append(audio=audio, input_id=name, force_listen=True))
-            assert refused == error("invalid_payload", f"{words.input_path}audio", input_id=name)
-        odd = words.append(audio="AAAA", format="pcm16")
-        assert await client.ask(odd) == error("invalid_payload", f"{words.input_path}audio")
-        (heard,) = (await told(client, words))["units"]
-        assert heard["force_listen"] is False
 
 
 def picture(encoding: str = "JPEG", width: int = 8, height: int = 8, shade: int = 0) -> bytes:
@@ -188,27 +119,14 @@ async def test_pictures_of_a_burst_are_spread(stack: Stack, words: Words, units:
         assert [unit["frames"] for unit in heard["units"]] == expected
 
 
-BAD_PICTURES = {
-    "not base64": "?",
-    "no picture": as_base64(b"GIF89a" + bytes(100)),
-    "broken picture": as_base64(FRAMES[0][:16]),
-    "too many bytes": as_base64(FRAMES[0] + bytes(2**20)),
-    "too many pixels": as_base64(picture("PNG", 2001, 2000)),
-}
-
-
 @both
 async def test_bad_picture_refuses_the_whole_append(stack: Stack, words: Words) -> None:
     async with stack.client(VIDEO) as client:
         await words.begin(client, TELLS)
-        for name, text in BAD_PICTURES.items():
-            refused = await client.ask(words.append(video_frames=[TEXTS[0], text], input_id=name))
+        for bad in (FRAMES[0][:16], FRAMES[0] + bytes(2**20)):
+            given = words.append(video_frames=[TEXTS[0], as_base64(bad)], input_id="bad")
             path = f"{words.input_path}video_frames[1]"
-            assert refused == error("invalid_payload", path, input_id=name)
-        refused = await client.ask(words.append(video_frames=TEXTS[:5]))
-        assert refused == error("invalid_payload", f"{words.input_path}video_frames")
-        empty = await client.ask(words.append(video_frames=[""]))
-        assert empty == error("missing_field", f"{words.input_path}video_frames[0]")
+            assert await client.ask(given) == error("invalid_payload", path, input_id="bad")
         heard = await told(client, words)
         assert [unit["frames"] for unit in heard["units"]] == [[]]
 
@@ -222,18 +140,6 @@ async def test_picture_at_the_limits(stack: Stack, words: Words) -> None:
         texts = [as_base64(largest), as_base64(heaviest), *TEXTS[:2]]
         heard = await told(client, words, words.append(video_frames=texts))
         assert len(heard["units"][0]["frames"]) == 4
-
-
-@both
-async def test_pictures_in_audio_mode_are_ignored_undecoded(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        await words.begin(client, listen(), TELLS)
-        await client.send(words.append(video_frames=["?", "!", TEXTS[0]]))
-        assert (await client.expect(words.listen))["metrics"]["ignored_frames"] == 3
-        heard = await told(client, words)
-        assert heard["units"][0]["frames"] == []
-        assert heard["setup"]["sees"] is False
-        assert "ignored_frames" not in client.events[-1]["metrics"]
 
 
 @both

@@ -1,11 +1,10 @@
 """`force_listen`, and units that are stale, in both dialects of `/v1/realtime`."""
 
-from tests.conformance.realtime.test_input import as_base64, picture
 from tests.conformance.support.client import Client, Event, kind, kinds, narrow_socket
 from tests.conformance.support.clockwork import clockwork
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import G2, G3, TELLS, Words, both, told, without
-from tests.support.scripted_engine import End, Play, Script, hang, listen, speak
+from tests.support.scripted_engine import End, Play, hang, listen, speak
 
 
 async def answers(client: Client, words: Words, units: int) -> list[Event]:
@@ -52,35 +51,6 @@ async def test_force_listen_silences_the_open_response(stack: Stack, words: Word
         after = await client.next()
         assert after["text"] == "Four"
         assert after["response_id"] != spoken["response_id"]
-
-
-@both
-async def test_force_listen_stops_the_first_unit_of_an_answer(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        await words.begin(client, holding("One"), speak("wrong"), speak("Two"))
-        await client.send(words.append(input_id="a"))
-        assert kind(await client.ask({"type": "x"})) == "error:unknown_event"
-        await client.send(words.append(input_id="b", force_listen=True))
-        events = await client.take(2)
-        assert kinds(events) == [words.listen] * 2
-        assert [event["input_id"] for event in events] == ["a", "b"]
-        assert not any("response_id" in event for event in events)
-        await client.send(words.append())
-        assert (await client.next())["text"] == "Two"
-
-
-@both
-async def test_force_listen_holds_for_what_waits_before_it(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        key = f"{words.name}-waits"
-        script = Script((hang("generate"), listen(), *[speak("wrong")] * 4, TELLS), key=key)
-        await words.begin_script(client, script)
-        await client.send(*[words.append() for _ in range(4)], words.append(32_000, force_listen=True))
-        assert kind(await client.ask({"type": "x"})) == "error:unknown_event"
-        stack.worker.release(key, "generate", 1)
-        heard = await told(client, words)
-        # Two were at the worker already.
-        assert [unit["force_listen"] for unit in heard["units"]] == [False] * 2 + [True] * 4 + [False]
 
 
 @both
@@ -146,17 +116,3 @@ async def test_stale_unit_is_dropped_and_answered_in_its_place(words: Words) -> 
             (False, 2),
         ]
         assert without(events[2]["metrics"], "wall_clock_ms") == {"dropped": True, "dropped_total": 1}
-
-
-@both
-async def test_more_waiting_bytes_than_allowed_drop_the_oldest_at_once(words: Words) -> None:
-    heavy = as_base64(picture() + bytes(70_000))
-    async with clockwork(max_waiting_mib=0.2) as world:
-        async with world.client("/v1/realtime?mode=video") as client:
-            await words.begin(client, hang("generate"))
-            await client.send(*[words.append(video_frames=[heavy]) for _ in range(5)])
-            await everything_arrived(client)
-            world.session.release("generate", 1)
-            assert [dropped(e)[0] for e in await client.take(5)] == [False] * 2 + [True] * 2 + [False]
-            await client.send(words.append(8 * 16_000))
-            assert [dropped(event) for event in await client.take(8)] == [(False, 2)] * 8

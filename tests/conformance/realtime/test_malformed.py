@@ -1,16 +1,15 @@
 """Malformed input of `/v1/realtime` is one clear error and nothing is lost; and what its URL means."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.conformance.support.client import BINARY, PING, PONG, TEXT, Client, Event, kind, kinds
+from tests.conformance.support.client import BINARY, PING, PONG, TEXT, Client, Event, kinds
 from tests.conformance.support.match import SOME_TEXT, Text, error
 from tests.conformance.support.stack import Stack
-from tests.conformance.support.words import CLOSE, G2, G3, Words, both, f32
+from tests.conformance.support.words import CLOSE, G2, G3, Words, both
 from tests.support.scripted_engine import hang, listen, speak
 
 STATES = pytest.mark.parametrize("words", [None, G3, G2], ids=["CONNECTED", "G3", "G2"])
@@ -179,21 +178,6 @@ async def test_messages_leak_nothing(stack: Stack, words: Words) -> None:
             )
 
 
-@both
-async def test_deep_nesting_and_many_items(stack: Stack, words: Words) -> None:
-    deep: Any = 5
-    for _ in range(500):
-        deep = [deep]
-    async with stack.client() as client:
-        await words.begin(client)
-        await client.send(words.append(nonsense=deep))
-        assert kind(await client.next()) in (words.listen, "error:invalid_payload")
-        many = json.dumps({"type": "x", "items": [0] * 100_000})
-        assert kind(await client.ask(many)) == "error:invalid_payload"
-        await client.send(words.append())
-        await client.expect(words.listen)
-
-
 @STATES
 async def test_too_many_errors(stack: Stack, words: Words | None) -> None:
     async with stack.client() as client:
@@ -225,47 +209,6 @@ async def test_neighbours_are_not_disturbed(stack: Stack, words: Words) -> None:
             await good.expect(words.listen)
 
 
-@pytest.mark.parametrize(
-    ("target", "kind"),
-    [
-        ("/v1/realtime", "omni_duplex"),
-        ("/v1/realtime/", "omni_duplex"),
-        ("/v1/realtime?mode=", "omni_duplex"),
-        ("/v1/realtime?mode=video", "omni_duplex"),
-        ("/v1/realtime/?mode=audio", "audio_duplex"),
-        ("/v1/realtime?mode=audio&session_id=x&client_id=y&autostart=1&token=z&model=m", "audio_duplex"),
-        ("/v1/realtime?mode=audio&mode=chaos", "audio_duplex"),
-    ],
-)
-async def test_selection(narrow: Stack, target: str, kind: str) -> None:
-    async with narrow.client(target) as client:
-        await client.expect("session.queue_done")
-        running = (await narrow.request("/api/queue"))[1]["running_tasks"]
-        assert [task["request_type"] for task in running] == [kind]
-
-
-@pytest.mark.parametrize("mode", ["chaos", "AUDIO"])
-async def test_selection_that_is_not_served(stack: Stack, mode: str) -> None:
-    async with stack.client(f"/v1/realtime?mode={mode}") as client:
-        events, close = await client.end()
-        assert events == [error("unsupported_mode")]
-        assert "?mode=" in events[0]["error"]["message"]
-        assert close == 1008
-
-
-@both
-async def test_subprotocol_and_compression(stack: Stack, words: Words) -> None:
-    """`realtime` is selected if it is offered, else none; compression never."""
-    offered = ["other", "realtime", "openai-insecure-api-key.x"]
-    async with stack.client(subprotocols=offered, compression="deflate") as client:
-        assert client.socket.subprotocol == "realtime"
-        assert client.socket.protocol.extensions == []
-        await words.begin(client)
-    async with stack.client(subprotocols=["other"]) as client:
-        assert client.socket.subprotocol is None
-        await words.begin(client)
-
-
 async def test_http_answers(stack: Stack) -> None:
     problem = {"error": {"code": SOME_TEXT, "message": SOME_TEXT}, "detail": SOME_TEXT}
     assert await stack.request("/v1/realtime?mode=audio") == (426, problem)
@@ -274,16 +217,3 @@ async def test_http_answers(stack: Stack) -> None:
         async with stack.client("/v1/nonsense"):
             pass
     assert refused.value.response.status_code == 404
-
-
-async def test_many_short_lived_clients(stack: Stack) -> None:
-    async def visit(n: int) -> None:
-        async with stack.client() as client:
-            words = (G3, G2)[n % 2]
-            client.ignored = {"session.queued", "session.queue_update"}
-            await words.begin(client, hang("generate"))
-            await client.send(words.append(audio=f32(16_000)))
-            client.vanish()
-
-    for _ in range(3):
-        await asyncio.gather(*map(visit, range(16)))

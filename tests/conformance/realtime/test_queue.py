@@ -72,31 +72,6 @@ async def test_queue_update_whether_changed_or_not(brisk: Stack) -> None:
         assert event["queue_length"] == 1
 
 
-async def test_queue_update_every_3_s() -> None:
-    async with clockwork(slots=1) as world:
-        async with world.client() as holder, world.client() as client:
-            await G3.begin(holder)
-            await client.expect("session.queued")
-            for _ in range(3):
-                await world.advance(2.9)
-                await client.send({"type": "x"})
-                await client.expect("error:unknown_event")
-                await world.advance(0.1)
-                assert (await client.expect("session.queue_update"))["position"] == 1
-
-
-async def test_freed_slot_goes_to_first_waiting_client(brisk: Stack) -> None:
-    async with queue(brisk, 3) as (holder, *waiting):
-        for before, after in zip([holder, *waiting], waiting, strict=False):
-            await leave(before)
-            assert await after.next() == {"type": "session.queue_done"}
-            await after.send(G3.init())
-            await after.expect("session.created")
-    for client in waiting:
-        positions = [event["position"] for event in client.events if "position" in event]
-        assert positions == sorted(positions, reverse=True)
-
-
 @pytest.mark.parametrize("how", ["vanish", "close frame", "session.close", "DELETE"])
 async def test_queue_positions_close_up_after_client_leaves(brisk: Stack, how: str) -> None:
     async with queue(brisk, 3) as (holder, first, second, third):
@@ -165,23 +140,6 @@ async def test_slot_is_handed_on_only_when_it_is_clean(words: Words) -> None:
             world.session.finish_cleanup()
             world.engine.slow_cleanup = False
             await second.expect("session.queue_done")
-
-
-async def test_wait_is_estimated() -> None:
-    """The estimate is the rest of the busy slot, then e(kind). Before three samples it is marked a guess:
-    a running session lasts as long again, an unseen kind 120 s in audio, 90 s in video."""
-    async with clockwork(slots=1) as world, world.client() as holder:
-        await G3.begin(holder)
-        await world.advance(20.0)
-        async with world.client("/v1/realtime?mode=video") as first, world.client() as second:
-            assert wait_in(await first.expect("session.queued")) == (20.0, True)
-            assert wait_in(await second.expect("session.queued")) == (110.0, True)
-            await world.advance(3.0)
-            assert wait_in(await first.expect("session.queue_update")) == (23.0, True)
-
-
-def wait_in(event: Event) -> tuple[float, bool]:
-    return event["estimated_wait_s"], event["estimate_is_guess"]
 
 
 async def test_view_of_the_queue(brisk: Stack) -> None:

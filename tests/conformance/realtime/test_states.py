@@ -94,13 +94,6 @@ async def test_connected_session_waits_for_a_valid_init(stack: Stack, words: Wor
         await client.expect("session.created")
 
 
-async def test_connected_close(stack: Stack) -> None:
-    async with stack.client() as client:
-        await client.expect("session.queue_done")
-        await client.send(CLOSE)
-        assert await client.end() == ([{"type": "session.closed", "reason": "user_stop"}], 1000)
-
-
 @both
 async def test_configuring_session_refuses_another_init_and_holds_input(stack: Stack, words: Words) -> None:
     key = f"{words.name}-configuring"

@@ -64,8 +64,8 @@ def chunk(text: str, audio: Any = None) -> Event:
     return {"type": "chunk", "text_delta": text, "audio_data": audio}
 
 
-def chat_error(code: str, told: Any = SOME_TEXT) -> Event:
-    return {"type": "error", "error": told, "code": code, "trace_id": TRACE_ID}
+def chat_error(code: str) -> Event:
+    return {"type": "error", "error": SOME_TEXT, "code": code, "trace_id": TRACE_ID}
 
 
 def delta(kind: str, content: Any, input_id: Any = INPUT_ID) -> Event:
@@ -82,7 +82,7 @@ def delta(kind: str, content: Any, input_id: Any = INPUT_ID) -> Event:
     }
 
 
-def response_done(text: str, reason: str = "turn_end", input_id: Any = INPUT_ID, **fields: Any) -> Event:
+def response_done(text: str, input_id: Any = INPUT_ID, **fields: Any) -> Event:
     """`response.done`."""
     return {
         "type": "response.done",
@@ -90,7 +90,7 @@ def response_done(text: str, reason: str = "turn_end", input_id: Any = INPUT_ID,
         "input_id": input_id,
         "response_id": RESPONSE_ID,
         "text": text,
-        "reason": reason,
+        "reason": "turn_end",
         "metrics": With(wall_clock_ms=Number()),
         "usage": USAGE,
         "server_send_ts": UNIX_S,

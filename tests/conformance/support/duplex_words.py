@@ -37,9 +37,9 @@ def chunk(samples: int = RATE, level: float = 0.1, **fields: Any) -> Event:
     return {"type": "audio_chunk", "audio_base64": f32(samples, level), **fields}
 
 
-def video_frame(shade: int = 0) -> Event:
+def video_frame() -> Event:
     """A `video_frame`."""
-    return {"type": "video_frame", "frame_base64": jpeg(shade)}
+    return {"type": "video_frame", "frame_base64": jpeg()}
 
 
 def picture(shade: int = 0, side: int = 32, form: str = "JPEG") -> bytes:

@@ -10,7 +10,6 @@ from tests.conformance.support.stack import Stack
 from tests.conformance.support.transcription_words import (
     COMMIT,
     CREATED,
-    EMPTY,
     FINAL,
     PATH,
     RATE,
@@ -81,33 +80,6 @@ async def test_no_model_keeps_audio_and_refuses_commits(transcriber: Stack) -> N
     assert [unit["ends"] for unit in units] == [False] * (len(units) - 1) + [True]
 
 
-async def test_ready_final_is_an_utterance_only_with_kept_audio(transcriber: Stack) -> None:
-    """An update that fails revokes no earlier one."""
-    transcriber.worker.next(TELLS, repeat=True)
-    async with transcriber.client(PATH) as client:
-        await opened(client, FINAL, FINAL)
-        await nothing(client)
-        assert await client.ask({**UPDATE, "model": "whisper-9"}) == error("model_not_found")
-        await client.send(append(), FINAL)
-        units = await told(client)
-        await nothing(client)
-    assert samples(units) == RATE
-
-
-async def test_open_ignores_another_commit(transcriber: Stack) -> None:
-    transcriber.worker.next(GO, write(" on"), listen())
-    async with transcriber.client(PATH) as client:
-        await begin(client)
-        await client.send(COMMIT, COMMIT)
-        assert await client.ask({"type": "session.update"}) == error("invalid_event")
-        await client.send(append())
-        assert await client.next() == delta(" on")
-        await client.send(FINAL)
-        assert await client.next() == done(" go on", completion=3)
-        await client.send(FINAL)
-        await nothing(client)
-
-
 async def test_open_keeps_audio_while_it_waits_silently_for_a_slot(narrow_transcriber: Stack) -> None:
     stack = narrow_transcriber
     stack.worker.next(GO)
@@ -124,17 +96,6 @@ async def test_open_keeps_audio_while_it_waits_silently_for_a_slot(narrow_transc
         assert await holder.next() == done(" go")
         units = await told(client)
     assert levels(units) == [0.1, 0.2, 0.3]
-
-
-async def test_empty_utterance_leaves_the_queue(narrow_transcriber: Stack) -> None:
-    stack = narrow_transcriber
-    stack.worker.next(GO)
-    async with stack.client(PATH) as holder, stack.client(PATH) as client:
-        await begin(holder)
-        await opened(client, COMMIT)
-        await stack.until_queue(1)
-        assert await client.ask(FINAL) == EMPTY
-        await stack.until_queue(0)
 
 
 async def test_commits_sent_while_finishing_are_kept_in_order(transcriber: Stack) -> None:
@@ -201,23 +162,6 @@ async def test_failure_harms_no_other_socket(transcriber: Stack) -> None:
         assert await other.next() == done(" go")
 
 
-async def test_session_with_further_input_yields_its_slot_to_waiting_session(
-    narrow_transcriber: Stack,
-) -> None:
-    stack = narrow_transcriber
-    stack.worker.next(GO)
-    stack.worker.next(write(" mine"))
-    stack.worker.next(write(" later"))
-    async with stack.client(PATH) as eager, stack.client(PATH) as patient:
-        await begin(eager)
-        await opened(patient, append(), FINAL)
-        await stack.until_queue(1)
-        await eager.send(FINAL, COMMIT, append(), FINAL)
-        assert await eager.next() == done(" go")
-        assert await patient.take(2) == [delta(" mine"), done(" mine", completion=1)]
-        assert await eager.take(2) == [delta(" later"), done(" later", completion=1)]
-
-
 async def test_idle_session_yields_its_slot_to_new_session(narrow_transcriber: Stack) -> None:
     """Transcription and duplex sessions share one queue."""
     stack = narrow_transcriber
@@ -232,16 +176,6 @@ async def test_idle_session_yields_its_slot_to_new_session(narrow_transcriber: S
         async with stack.client(PATH) as client:
             await opened(client, append(), FINAL)
             assert await client.take(2) == [delta(" mine"), done(" mine", completion=1)]
-
-
-async def test_buffer_is_bounded_at_half_an_hour(transcriber: Stack) -> None:
-    minutes = json.dumps(append(5 * 60 * RATE))
-    async with transcriber.client(PATH) as client:
-        assert await client.next() == CREATED
-        await client.send(*[minutes] * 6)
-        await nothing(client)
-        assert await client.ask(append(1)) == error("buffer_full")
-        assert await client.ask(minutes) == error("buffer_full")
 
 
 async def test_client_may_just_leave(transcriber: Stack) -> None:

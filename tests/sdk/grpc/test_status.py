@@ -12,21 +12,14 @@ from antiphon.grpc.status import Status
 Code = grpc.StatusCode
 
 
-def status(code: grpc.StatusCode, reason: Reason | None, field: str | None = None) -> Status:
+def status(code: grpc.StatusCode, reason: Reason | None) -> Status:
     """A status as a worker sends it; without a reason, as gRPC itself makes it."""
     if reason is None:
         return Status.of(code, "text", [])
-    details: list[error_details_pb2.ErrorInfo | error_details_pb2.BadRequest] = [
-        error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN)
-    ]
-    if field is not None:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description="no")
-        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     rich = status_pb2.Status(code=code.value[0], message="text")
-    for detail in details:
-        packed = Any()
-        packed.Pack(detail)
-        rich.details.append(packed)
+    packed = Any()
+    packed.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN))
+    rich.details.append(packed)
     return Status.of(code, "text", [("grpc-status-details-bin", rich.SerializeToString())])
 
 

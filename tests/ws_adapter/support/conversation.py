@@ -3,7 +3,7 @@
 import base64
 import json
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from msgspec import structs
@@ -24,6 +24,7 @@ from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.machine import Action, Offload
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
+from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import DialectNegotiator
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
@@ -57,6 +58,8 @@ class Conversation(Driven):
     """
 
     dialect: DuplexMachine
+    opener: ClassVar[Event] = INIT
+    closer: ClassVar[Event] = CLOSE
 
     def __init__(
         self,
@@ -170,6 +173,36 @@ class Conversation(Driven):
 
     def speak(self, unit: int, text: str = "Seven", end: UnitEnd = UnitEnd.CHUNK) -> list[Event]:
         return self.finish(unit, end, text, SPEECH)
+
+    def finish_all(self, start: int = 1) -> list[Event]:
+        """Lets the worker listen through every unit that it is given, from unit `start`."""
+        sent, unit = len(self.sent), start
+        while unit <= len(self.runs):
+            self.finish(unit)
+            unit += 1
+        return self.sent[sent:]
+
+    def bring(self, state: State) -> None:
+        """Brings a new session to `state`; in QUEUED nothing is held."""
+        if state is State.QUEUED:
+            return
+        self.connect()
+        if state is State.CONNECTED:
+            return
+        self.client(self.opener)
+        if state is State.CONFIGURING:
+            return
+        self.worker(ready_signal())
+        if state is State.PAUSED:
+            self.client({"type": "pause"})
+        assert self.dialect.state is state
+
+
+def active(**options: Any) -> Conversation:
+    """A session in ACTIVE that gets no silence unless told otherwise."""
+    talk = Conversation(**{"silence_tail_units": 0, **options})
+    talk.activate()
+    return talk
 
 
 def ready_signal(**fields: Any) -> Ready:

@@ -30,6 +30,11 @@ class Driven:
         self._observer = Observer(path)
         self._catalogue, self._limits = catalogue, limits
 
+    @property
+    def close_code(self) -> int | None:
+        """The code of the close frame, or None while the socket is open."""
+        return self.closed and self.closed.code
+
     def _new_token(self) -> str:
         self._tokens += 1
         return f"{self._tokens:012x}"

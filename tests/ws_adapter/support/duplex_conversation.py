@@ -2,7 +2,7 @@
 
 import base64
 import io
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
@@ -41,6 +41,9 @@ def pictured(shade: int = 0, side: int = 16) -> str:
 class DuplexConversation(Conversation):
     """One session on `/ws/duplex/{label}`, or with `bare` on `/ws/duplex`; `notes` went to the log."""
 
+    opener: ClassVar[Event] = PREPARE
+    closer: ClassVar[Event] = STOP
+
     def __init__(
         self, *, mode: Mode = Mode.VIDEO, bare: bool = False, recording_id: str | None = None, **options: Any
     ) -> None:
@@ -65,24 +68,9 @@ class DuplexConversation(Conversation):
 
 
 def duplex_in(state: State, **options: Any) -> DuplexConversation:
-    """A session in `state`. In QUEUED nothing is held."""
+    """A session in `state`."""
     talk = DuplexConversation(**options)
-    if state is State.QUEUED:
-        return talk
-    talk.connect()
-    if state is State.CONNECTED:
-        return talk
-    talk.client(PREPARE)
-    if state is State.CONFIGURING:
-        return talk
-    talk.worker(ready_signal())
-    if state is State.PAUSED:
-        talk.client(PAUSE)
-    if state in (State.CLOSING, State.CLOSED):
-        talk.client(STOP)
-    if state is State.CLOSED:
-        talk.dialect.disconnected()
-    assert talk.dialect.state is state
+    talk.bring(state)
     return talk
 
 

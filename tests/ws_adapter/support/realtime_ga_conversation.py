@@ -53,6 +53,27 @@ AUDIO = "response.output_audio.delta"
 MANUAL: Event = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
 SEMANTIC: Event = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
 WEATHER: Event = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+VAD: Event = {
+    "type": "server_vad",
+    "threshold": 0.5,
+    "prefix_padding_ms": 300,
+    "silence_duration_ms": 500,
+    "create_response": True,
+    "interrupt_response": True,
+    "idle_timeout_ms": None,
+}
+CREATE: Event = {"type": "response.create"}
+CANCEL: Event = {"type": "response.cancel", "event_id": "stop"}
+COMMIT: Event = {"type": "input_audio_buffer.commit"}
+
+COMMITTED = ["input_audio_buffer.committed", "conversation.item.added", "conversation.item.done"]
+OPENING = ["response.output_item.added", "conversation.item.added", "response.content_part.added"]
+SPOKEN = ["response.output_audio_transcript.delta", AUDIO]
+DONE = ["conversation.item.done", "response.output_item.done", "response.done"]
+CLOSING = [
+    f"response.{part}.done" for part in ("output_audio", "output_audio_transcript", "content_part")
+] + DONE
+"""The events at the end of a spoken response."""
 
 
 def update(**session: Any) -> Event:
@@ -75,6 +96,12 @@ def message(text: str = "Hello", role: str = "user", **fields: Any) -> Event:
     kind = "output_text" if role == "assistant" else "input_text"
     item = {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **fields}
     return {"type": "conversation.item.create", "item": item}
+
+
+def truncate(item_id: str, ms: int, index: int = 0) -> Event:
+    """A `conversation.item.truncate`."""
+    place = {"item_id": item_id, "content_index": index, "audio_end_ms": ms}
+    return {"type": "conversation.item.truncate", "event_id": "cut", **place}
 
 
 class RealtimeGaConversation(Driven):
@@ -277,6 +304,20 @@ class RealtimeGaConversation(Driven):
         if not isinstance(news, InputTranscriptDelta):
             del self.transcribing[0]
         return self.do(item.tell(news, self.now))
+
+
+def begun(**session: Any) -> RealtimeGaConversation:
+    """A session whose client commits, with these settings."""
+    talk = RealtimeGaConversation()
+    talk.begin(**session)
+    return talk
+
+
+def granted(**options: Any) -> RealtimeGaConversation:
+    """A session with a slot and the settings of the server."""
+    talk = RealtimeGaConversation(**options)
+    talk.grant()
+    return talk
 
 
 class NativeConversation(RealtimeGaConversation):

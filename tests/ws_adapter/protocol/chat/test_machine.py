@@ -1,9 +1,7 @@
 """Both chats under any order of events, against a small model of what must always hold."""
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -270,41 +268,6 @@ def run(machine: Any) -> None:
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
     )
-
-
-def ended_request() -> Jar:
-    jar = ChatJar()
-    jar.ask()
-    jar.done()
-    return jar
-
-
-def ended_session() -> Jar:
-    jar = RealtimeChatJar()
-    jar.activate()
-    jar.client(append())
-    jar.client(CLOSE)
-    return jar
-
-
-@pytest.mark.parametrize("ended", [ended_request, ended_session])
-def test_nothing_is_said_after_the_end(ended: Callable[[], Jar]) -> None:
-    jar = ended()
-    before = list(jar.sent)
-    jar.say("more")
-    jar.done()
-    jar.fail(Reason.WORKER_LOST)
-    jar.queue()
-    jar.grant()
-    jar.ready()
-    jar.client(append())
-    jar.client(request())
-    assert jar.sent == before
-    machine, now = jar.machine, jar.now
-    assert machine.binary_frame(now) == machine.refused(errors.NO_WORKER) == machine.shut_down() == []
-    assert machine.slow_consumer() == machine.congested(True, now) == machine.withdrawn([]) == []
-    assert machine.tick(now + 1000, False) == []
-    assert machine.deadline is None
 
 
 def test_one_request_in_any_order_of_events() -> None:

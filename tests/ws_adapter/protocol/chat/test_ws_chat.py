@@ -30,8 +30,7 @@ def refused(jar: ChatJar, *, code: str, close: int, told: str = "") -> None:
     assert jar.sent[-1]["type"] == "error"
     assert jar.sent[-1]["code"] == code
     assert told in jar.sent[-1]["error"]
-    assert jar.closed is not None
-    assert jar.closed.code == close
+    assert jar.close_code == close
     assert jar.machine.is_over
     assert jar.after_close == []
 
@@ -97,21 +96,6 @@ def test_answer_that_was_cut_short_is_an_answer(asked: ChatJar, end: UnitEnd, fi
     assert (asked.sent[-1]["type"], asked.sent[-1]["text"]) == ("done", "Sev")
 
 
-def test_queue_events_of_a_wait(jar: ChatJar) -> None:
-    jar.client(request())
-    jar.queue(2, 3, 35.04)
-    jar.queue(1, 2, 12.5)
-    jar.grant()
-    place = {"position": 2, "estimated_wait_s": 35.0, "eta_seconds": 35.0, "queue_length": 3}
-    ticket = {"ticket_id": "ticket_5f0c9a17be42", "estimate_is_guess": False}
-    update = {"position": 1, "estimated_wait_s": 12.5, "eta_seconds": 12.5, "queue_length": 2}
-    assert jar.sent == [
-        {"type": "queued", **place, **ticket},
-        {"type": "queue_update", **update, **ticket},
-        {"type": "queue_done"},
-    ]
-
-
 def test_slot_is_taken_when_the_request_is_read_without_queue_events(jar: ChatJar) -> None:
     assert jar.slots == []
     assert jar.machine.is_waiting
@@ -121,19 +105,6 @@ def test_slot_is_taken_when_the_request_is_read_without_queue_events(jar: ChatJa
     jar.grant()
     assert not jar.machine.is_waiting
     assert jar.sent == []
-
-
-def test_lost_worker_is_replaced_without_a_word(jar: ChatJar) -> None:
-    jar.client(request())
-    jar.queue()
-    jar.grant()
-    jar.machine.displaced()
-    jar.queue()
-    jar.grant()
-    jar.ready()
-    assert [event["type"] for event in jar.sent] == ["queued", "queue_done"]
-    assert len(jar.configured) == 2
-    assert len(jar.runs) == 1
 
 
 @pytest.mark.parametrize(
@@ -412,8 +383,7 @@ def test_binary_frame_is_refused_and_invalid_utf8_closed_without_an_event(jar: C
     refused(jar, code="invalid_frame", close=1003)
     broken.client(b'{"messages":"\xff"}')
     assert broken.sent == []
-    assert broken.closed is not None
-    assert broken.closed.code == 1007
+    assert broken.close_code == 1007
 
 
 def test_flood_of_frames(asked: ChatJar) -> None:

@@ -1,13 +1,7 @@
 """A session that goes on at another worker, which hears the units without an answer from their beginning."""
 
-from tests.ws_adapter.support.conversation import SPEECH, Conversation, append, kinds
+from tests.ws_adapter.support.conversation import SPEECH, active, append, kinds
 from ws_adapter.protocol.core.signals import GoingAway, Moved, Piece, Prefilled, Timings
-
-
-def active(**options: object) -> Conversation:
-    talk = Conversation(**{"silence_tail_units": 0, **options})  # type: ignore[arg-type]
-    talk.activate()
-    return talk
 
 
 def test_moved_words_of_an_unanswered_unit_are_forgotten() -> None:

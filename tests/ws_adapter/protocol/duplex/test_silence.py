@@ -1,17 +1,14 @@
 """Time goes on for clients that send an utterance and then wait."""
 
-from typing import Any
-
 import pytest
 
-from tests.ws_adapter.support.conversation import Conversation, append, kinds, ready_signal
+from tests.ws_adapter.support.conversation import Conversation, active, append, kinds, ready_signal
 from ws_adapter.protocol.core.signals import Finalized, UnitDone, UnitEnd
 
 
-def active(**options: Any) -> Conversation:
-    talk = Conversation(**options)
-    talk.activate()
-    return talk
+@pytest.fixture
+def talk() -> Conversation:
+    return active(silence_tail_units=10)
 
 
 def listen_through(talk: Conversation, seconds: float) -> list[float]:
@@ -26,16 +23,9 @@ def listen_through(talk: Conversation, seconds: float) -> list[float]:
     return given
 
 
-def finish_waiting(talk: Conversation, unit: int = 1) -> None:
-    while unit <= len(talk.runs):
-        talk.finish(unit)
-        unit += 1
-
-
-def test_burst_is_followed_by_silence() -> None:
-    talk = active()
+def test_burst_is_followed_by_silence(talk: Conversation) -> None:
     talk.client(append(4.0, input_id="q"))
-    finish_waiting(talk)
+    talk.finish_all()
     given = listen_through(talk, 15)
     assert given == [1.25 + n for n in range(10)]
     tail = talk.sent[-10:]
@@ -45,12 +35,11 @@ def test_burst_is_followed_by_silence() -> None:
     assert talk.runs[-1].audio == bytes(64_000)
 
 
-def test_burst_may_come_in_many_appends() -> None:
-    talk = active()
+def test_burst_may_come_in_many_appends(talk: Conversation) -> None:
     for _ in range(8):
         talk.client(append(0.5))
         talk.wait(1 / 8)
-    finish_waiting(talk)
+    talk.finish_all()
     assert listen_through(talk, 2)[0] == 1.125
 
 
@@ -59,37 +48,34 @@ def test_burst_may_come_in_many_appends() -> None:
     [(1.0, 5.5, [3.0, 4.0, 5.0]), (0.3, 4.5, [1.25, 3.0, 4.0]), (1.5, 3.5, [1.25, 3.0])],
 )
 def test_isolated_append_is_followed_by_silence_later(
-    seconds: float, lasts: float, given: list[float]
+    talk: Conversation, seconds: float, lasts: float, given: list[float]
 ) -> None:
-    talk = active()
     talk.client(append(seconds))
-    finish_waiting(talk)
+    talk.finish_all()
     assert listen_through(talk, lasts) == given
 
 
-def test_continuous_stream_that_stops_gets_no_silence() -> None:
-    talk = active()
+def test_continuous_stream_that_stops_gets_no_silence(talk: Conversation) -> None:
     for _ in range(5):
         talk.client(append(1.0))
-        finish_waiting(talk, len(talk.runs))
+        talk.finish_all(len(talk.runs))
         talk.wait(1.0)
     assert listen_through(talk, 30) == []
 
 
-def test_appends_three_seconds_apart_are_each_isolated() -> None:
-    talk = active()
+def test_appends_three_seconds_apart_are_each_isolated(talk: Conversation) -> None:
     talk.client(append(1.0))
-    finish_waiting(talk)
+    talk.finish_all()
     talk.wait(3.0)
     talk.client(append(1.0))
-    finish_waiting(talk, 2)
+    talk.finish_all(2)
     assert 3.0 in listen_through(talk, 3.5)
 
 
 def test_silence_goes_on_while_the_model_speaks_and_stops_at_the_end_of_its_turn() -> None:
     talk = active(silence_tail_units=2)
     talk.client(append(2.0))
-    finish_waiting(talk)
+    talk.finish_all()
     unit = 2
     for _ in range(2):
         talk.wait(1.25)
@@ -107,8 +93,7 @@ def test_silence_goes_on_while_the_model_speaks_and_stops_at_the_end_of_its_turn
     assert talk.sent[-1]["reason"] == "turn_end"
 
 
-def test_turn_that_answers_the_last_real_unit_needs_no_silence() -> None:
-    talk = active()
+def test_turn_that_answers_the_last_real_unit_needs_no_silence(talk: Conversation) -> None:
     talk.client(append(2.0))
     talk.finish(1)
     talk.speak(2, end=UnitEnd.TURN)
@@ -119,32 +104,29 @@ def test_turn_that_ended_before_all_was_heard_is_no_answer() -> None:
     talk = active(silence_tail_units=2)
     talk.client(append(4.0))
     talk.speak(1, end=UnitEnd.TURN)
-    finish_waiting(talk, 2)
+    talk.finish_all(2)
     assert listen_through(talk, 20) == [1.25, 2.25]
 
 
-def test_append_stops_the_silence() -> None:
-    talk = active()
+def test_append_stops_the_silence(talk: Conversation) -> None:
     talk.client(append(2.0))
-    finish_waiting(talk)
+    talk.finish_all()
     assert listen_through(talk, 2.5) == [1.25, 2.25]
     talk.client(append(1.0, input_id="b"))
-    finish_waiting(talk, 5)
+    talk.finish_all(5)
     talk.wait(0.9)
     talk.client(append(1.0, input_id="c"))
-    finish_waiting(talk, 6)
+    talk.finish_all(6)
     assert listen_through(talk, 20) == []
 
 
-def test_interruption_without_audio_is_no_utterance() -> None:
-    talk = active()
+def test_interruption_without_audio_is_no_utterance(talk: Conversation) -> None:
     talk.client({"type": "input.append", "input": {"force_listen": True}})
-    finish_waiting(talk)
+    talk.finish_all()
     assert listen_through(talk, 10) == []
 
 
-def test_silence_waits_until_real_units_have_run() -> None:
-    talk = active()
+def test_silence_waits_until_real_units_have_run(talk: Conversation) -> None:
     talk.client(append(5.0))
     talk.wait(10)
     assert len(talk.runs) == 2
@@ -162,14 +144,13 @@ def test_held_burst_counts_from_the_beginning_of_the_session() -> None:
     talk.wait(30)
     talk.connect()
     talk.worker(ready_signal())
-    finish_waiting(talk)
+    talk.finish_all()
     assert listen_through(talk, 2.5) == [1.25, 2.25]
 
 
-def test_silence_waits_while_the_client_does_not_read() -> None:
-    talk = active()
+def test_silence_waits_while_the_client_does_not_read(talk: Conversation) -> None:
     talk.client(append(2.0))
-    finish_waiting(talk)
+    talk.finish_all()
     talk.do(talk.dialect.congested(True, talk.now))
     talk.wait(30)
     assert len(talk.runs) == 2

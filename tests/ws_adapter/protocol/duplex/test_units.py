@@ -9,6 +9,7 @@ import pytest
 from tests.ws_adapter.support.conversation import (
     SPEECH,
     Conversation,
+    active,
     append,
     codes,
     kinds,
@@ -20,23 +21,13 @@ from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
 from ws_adapter.worker.session_streams import WRITES_WAITING
 
 
-def active(**options: Any) -> Conversation:
-    talk = Conversation(**{"silence_tail_units": 0, **options})
-    talk.activate()
-    return talk
+@pytest.fixture
+def talk() -> Conversation:
+    return active()
 
 
 def samples(count: int, **fields: Any) -> dict[str, Any]:
     return append(count / 16_000, **fields)
-
-
-def finish_all(talk: Conversation, start: int = 1) -> list[dict[str, Any]]:
-    """Lets the worker listen through every unit it is given."""
-    sent, unit = len(talk.sent), start
-    while unit <= len(talk.runs):
-        talk.finish(unit)
-        unit += 1
-    return talk.sent[sent:]
 
 
 def runs_after(talk: Conversation, *waits: float) -> list[int]:
@@ -55,21 +46,18 @@ def append_event(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("count", "units"), [(16_000, 1), (32_000, 2), (31_999, 1), (48_001, 3), (960_000, 60)]
 )
-def test_whole_units_are_cut_in_order(count: int, units: int) -> None:
-    talk = active()
+def test_whole_units_are_cut_in_order(talk: Conversation, count: int, units: int) -> None:
     assert talk.client(samples(count)) == []
-    finish_all(talk)
+    talk.finish_all()
     assert [len(run.audio) for run in talk.runs] == [64_000] * units
 
 
-def test_append_beyond_a_minute_is_refused_whole() -> None:
-    talk = active()
+def test_append_beyond_a_minute_is_refused_whole(talk: Conversation) -> None:
     assert codes(talk.client(samples(960_001))) == ["invalid_payload"]
     assert runs_after(talk, 5) == [0]
 
 
-def test_the_rest_stays_and_the_next_append_joins_it() -> None:
-    talk = active()
+def test_the_rest_stays_and_the_next_append_joins_it(talk: Conversation) -> None:
     talk.client({"type": "input.append", "input": {"audio": pcm(1.5, 0.1)}})
     talk.client({"type": "input.append", "input": {"audio": pcm(0.5, 0.2)}})
     second = np.frombuffer(talk.runs[1].audio, "<f4")
@@ -77,36 +65,32 @@ def test_the_rest_stays_and_the_next_append_joins_it() -> None:
 
 
 @pytest.mark.parametrize("count", [15_840, 15_999])
-def test_nearly_a_unit_is_padded_at_once(count: int) -> None:
-    talk = active()
+def test_nearly_a_unit_is_padded_at_once(talk: Conversation, count: int) -> None:
     talk.client(samples(count))
-    event = finish_all(talk)[0]
+    event = talk.finish_all()[0]
     assert event["metrics"]["padded_samples"] == 16_000 - count
     assert np.frombuffer(talk.runs[0].audio, "<f4")[count:].any() == False  # noqa: E712
 
 
-def test_nearly_a_unit_waits_if_something_is_carried() -> None:
-    talk = active()
+def test_nearly_a_unit_waits_if_something_is_carried(talk: Conversation) -> None:
     talk.client(samples(100))
     talk.client(samples(15_850))
     assert talk.runs == []
 
 
 @pytest.mark.parametrize("count", [1, 3_999, 4_000, 15_839])
-def test_short_append_waits_and_runs_after_the_flush_time(count: int) -> None:
-    talk = active()
+def test_short_append_waits_and_runs_after_the_flush_time(talk: Conversation, count: int) -> None:
     assert talk.client(samples(count)) == []
     assert runs_after(talk, 1.24, 0.02) == [0, 1]
-    assert finish_all(talk)[0]["metrics"]["padded_samples"] == 16_000 - count
+    assert talk.finish_all()[0]["metrics"]["padded_samples"] == 16_000 - count
 
 
-def test_flush_time_counts_from_the_last_append() -> None:
-    talk = active()
+def test_flush_time_counts_from_the_last_append(talk: Conversation) -> None:
     talk.client(samples(100, input_id="a"))
     talk.wait(1.0)
     talk.client(samples(100, input_id="b"))
     assert runs_after(talk, 1.0, 0.25) == [0, 1]
-    assert finish_all(talk)[0]["input_id"] == "b"
+    assert talk.finish_all()[0]["input_id"] == "b"
 
 
 def speaking(**options: Any) -> Conversation:
@@ -140,8 +124,7 @@ def test_short_append_while_the_model_speaks_runs_as_soon_as_a_unit_is_late() ->
     assert (event["input_id"], event["metrics"]["padded_samples"]) == ("last of the file", 11_200)
 
 
-def test_short_append_waits_for_the_flush_time_while_the_model_listens() -> None:
-    talk = active()
+def test_short_append_waits_for_the_flush_time_while_the_model_listens(talk: Conversation) -> None:
     talk.client(append())
     talk.finish(1)
     talk.wait(1.0)
@@ -215,23 +198,20 @@ def test_held_input_is_not_late() -> None:
     assert runs_after(talk, 1.1, 0.2) == [1, 2]
 
 
-def test_force_listen_flushes_the_carry_with_its_append() -> None:
-    talk = active()
+def test_force_listen_flushes_the_carry_with_its_append(talk: Conversation) -> None:
     talk.client(samples(4_000))
     talk.client(samples(16_000, force_listen=True))
     assert [run.force_listen for run in talk.runs] == [True, True]
-    assert finish_all(talk)[1]["metrics"]["padded_samples"] == 12_000
+    assert talk.finish_all()[1]["metrics"]["padded_samples"] == 12_000
 
 
 @pytest.mark.parametrize("audio", [{}, {"audio": None}, {"audio": ""}])
-def test_force_listen_without_audio_is_a_unit_of_silence(audio: dict[str, Any]) -> None:
-    talk = active()
+def test_force_listen_without_audio_is_a_unit_of_silence(talk: Conversation, audio: dict[str, Any]) -> None:
     talk.client({"type": "input.append", "input": {**audio, "force_listen": True}})
     assert [(run.audio, run.force_listen) for run in talk.runs] == [(bytes(64_000), True)]
 
 
-def test_force_listen_without_audio_flushes_the_carry_instead() -> None:
-    talk = active()
+def test_force_listen_without_audio_flushes_the_carry_instead(talk: Conversation) -> None:
     talk.client(samples(4_000))
     talk.client({"type": "input.append", "input": {"hints": {"force_listen": True}}})
     assert [run.audio != bytes(64_000) for run in talk.runs] == [True]
@@ -252,11 +232,10 @@ def test_append_without_audio_is_a_missing_field(fields: dict[str, Any], missing
     assert (error["code"], error["param"]) == ("missing_field", missing)
 
 
-def test_every_append_is_answered_alone_or_joined() -> None:
-    talk = active()
+def test_every_append_is_answered_alone_or_joined(talk: Conversation) -> None:
     for number in range(8):
         talk.client(samples(4_000, input_id=f"in-{number}"))
-    assert [event["input_id"] for event in finish_all(talk)] == ["in-3", "in-7"]
+    assert [event["input_id"] for event in talk.finish_all()] == ["in-3", "in-7"]
 
 
 @pytest.mark.parametrize(
@@ -274,8 +253,7 @@ def test_every_append_is_answered_alone_or_joined() -> None:
         {"audio": pcm(), "max_slice_nums": 9},
     ],
 )
-def test_spellings_of_audio(fields: dict[str, Any]) -> None:
-    talk = active()
+def test_spellings_of_audio(talk: Conversation, fields: dict[str, Any]) -> None:
     assert talk.client(append_event(**fields)) == []
     assert len(talk.runs) == 1
 
@@ -296,8 +274,7 @@ def test_spellings_of_audio(fields: dict[str, Any]) -> None:
         ("hints", True),
     ],
 )
-def test_bad_append_field(field: str, value: object) -> None:
-    talk = active()
+def test_bad_append_field(talk: Conversation, field: str, value: object) -> None:
     error = talk.client(append_event(**{"audio": pcm(), field: value}))[0]["error"]
     assert (error["code"], error["param"]) == ("invalid_payload", f"input.{field}")
     assert talk.runs == []
@@ -308,8 +285,7 @@ def encoded(values: list[float], dtype: str = "<f4") -> str:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 16.1, -1e30])
-def test_values_that_are_no_audio(bad: float) -> None:
-    talk = active()
+def test_values_that_are_no_audio(talk: Conversation, bad: float) -> None:
     audio = encoded([0.0] * 5 + [bad] + [0.0] * 15_994)
     assert codes(talk.client(append_event(audio=audio))) == ["invalid_payload"]
     assert talk.runs == []
@@ -320,26 +296,23 @@ def test_broken_last_sample(data: str, encoding: str) -> None:
     assert codes(active().client(append_event(audio=data, format=encoding))) == ["invalid_payload"]
 
 
-def test_loud_audio_is_clipped_and_counted_and_pcm16_scaled() -> None:
-    talk = active()
+def test_loud_audio_is_clipped_and_counted_and_pcm16_scaled(talk: Conversation) -> None:
     talk.client(append_event(audio=encoded([1.5, -16.0, 1.0] + [0.0] * 15_997)))
     talk.client(append_event(audio=encoded([-32768, 16384, 0] + [0] * 15_997, "<i2"), format="pcm16"))
-    assert finish_all(talk)[0]["metrics"]["clipped_samples"] == 2
+    assert talk.finish_all()[0]["metrics"]["clipped_samples"] == 2
     loud, scaled = (np.frombuffer(run.audio, "<f4")[:4].tolist() for run in talk.runs)
     assert loud == [1.0, -1.0, 1.0, 0.0]
     assert scaled == [-1.0, 0.5, 0.0, 0.0]
 
 
-def test_frames_are_counted_and_not_looked_at() -> None:
-    talk = active()
+def test_frames_are_counted_and_not_looked_at(talk: Conversation) -> None:
     talk.client(append(video_frames=["no base64", {"data": "x"}, ""]), is_proper=False)
     talk.client(append(frames=["x"]))
-    events = finish_all(talk)
+    events = talk.finish_all()
     assert [event["metrics"].get("ignored_frames") for event in events] == [3, 1]
 
 
-def test_stale_units_are_dropped_when_a_newer_append_waits() -> None:
-    talk = active()
+def test_stale_units_are_dropped_when_a_newer_append_waits(talk: Conversation) -> None:
     for number in range(6):
         talk.client(append(input_id=f"in-{number}"))
     talk.wait(3.1)
@@ -355,19 +328,17 @@ def test_stale_units_are_dropped_when_a_newer_append_waits() -> None:
     assert talk.finish(3)[0]["input_id"] == "new"
 
 
-def test_unit_that_waited_exactly_as_long_as_allowed_still_runs() -> None:
-    talk = active()
+def test_unit_that_waited_exactly_as_long_as_allowed_still_runs(talk: Conversation) -> None:
     for _ in range(4):
         talk.client(append())
     talk.wait(3.0)
-    assert [event["metrics"].get("dropped") for event in finish_all(talk)] == [None] * 4
+    assert [event["metrics"].get("dropped") for event in talk.finish_all()] == [None] * 4
 
 
-def test_units_of_the_newest_append_never_drop_each_other() -> None:
-    talk = active()
+def test_units_of_the_newest_append_never_drop_each_other(talk: Conversation) -> None:
     talk.client(append(40.0))
     talk.wait(30)
-    assert [event["metrics"].get("dropped") for event in finish_all(talk)] == [None] * 40
+    assert [event["metrics"].get("dropped") for event in talk.finish_all()] == [None] * 40
 
 
 @pytest.mark.parametrize(
@@ -377,7 +348,7 @@ def test_more_waiting_than_allowed_drops_the_oldest_at_once(limit: dict[str, int
     talk = active(**limit)
     for number in range(appends):
         talk.client(append(input_id=f"in-{number}"))
-    events = finish_all(talk)
+    events = talk.finish_all()
     assert [e["input_id"] for e in events] == [f"in-{number}" for number in range(appends)]
     assert [e["input_id"] for e in events if e["metrics"].get("dropped")] == ["in-2", "in-3"]
 
@@ -400,45 +371,41 @@ def test_force_listen_of_a_dropped_unit_moves_to_the_next() -> None:
     talk.client(append(2.0))
     talk.client(append(force_listen=True))
     talk.client(append())
-    finish_all(talk)
+    talk.finish_all()
     assert [run.force_listen for run in talk.runs] == [False, False, True]
 
 
-def test_force_listen_cancels_unit_and_drops_unsent_answer() -> None:
-    talk = active()
+def test_force_listen_cancels_unit_and_drops_unsent_answer(talk: Conversation) -> None:
     talk.client(append(3.0))
     talk.worker(Piece(1, "Seven", SPEECH))
     talk.client(append(2.0, force_listen=True))
     assert talk.cancelled == [2]
     first = talk.worker(Piece(1, "teen", SPEECH), UnitDone(1, UnitEnd.CHUNK, 150), Finalized(1))
-    assert kinds([*first, *talk.finish(2, UnitEnd.CANCELLED), *finish_all(talk, 3)]) == ["listen"] * 5
+    assert kinds([*first, *talk.finish(2, UnitEnd.CANCELLED), *talk.finish_all(3)]) == ["listen"] * 5
     assert not any("response_id" in event for event in talk.sent)
     assert [run.force_listen for run in talk.runs] == [False, False, True, True, True]
 
 
-def test_force_listen_stops_a_unit_with_its_first_word() -> None:
+def test_force_listen_stops_a_unit_with_its_first_word(talk: Conversation) -> None:
     """Stopped before, the model would begin its answer in the next unit."""
-    talk = active()
     talk.client(append(2.0))
     talk.client(append(force_listen=True))
     assert talk.cancelled == []
     talk.worker(Piece(1, "Seven", b""))
     talk.worker(Piece(1, "", SPEECH))
     assert talk.cancelled == [2]
-    assert kinds([*talk.finish(1, UnitEnd.CANCELLED), *finish_all(talk, 2)]) == ["listen"] * 3
+    assert kinds([*talk.finish(1, UnitEnd.CANCELLED), *talk.finish_all(2)]) == ["listen"] * 3
     assert not any("response_id" in event for event in talk.sent)
 
 
-def test_units_that_listen_anyway_are_not_cancelled() -> None:
-    talk = active()
+def test_units_that_listen_anyway_are_not_cancelled(talk: Conversation) -> None:
     for _ in range(5):
         talk.client(append(force_listen=True))
-    assert kinds(finish_all(talk)) == ["listen"] * 5
+    assert kinds(talk.finish_all()) == ["listen"] * 5
     assert talk.cancelled == []
 
 
-def test_force_listen_inside_a_response_silences_it_at_once() -> None:
-    talk = active()
+def test_force_listen_inside_a_response_silences_it_at_once(talk: Conversation) -> None:
     talk.client(append(4.0))
     opened = talk.speak(1)[0]["response_id"]
     talk.worker(Piece(2, "eight", SPEECH))
@@ -466,8 +433,7 @@ def test_no_worker_is_given_more_units_at_once_than_can_be_written() -> None:
     assert 2 * MOST_AT_WORKER + 1 < WRITES_WAITING
 
 
-def test_force_listen_again_cancels_each_unit_only_once() -> None:
-    talk = active()
+def test_force_listen_again_cancels_each_unit_only_once(talk: Conversation) -> None:
     talk.client(append(4.0))
     talk.speak(1)
     for _ in range(30):
@@ -477,8 +443,7 @@ def test_force_listen_again_cancels_each_unit_only_once() -> None:
     assert talk.cancelled == [3]
 
 
-def test_force_listen_with_nothing_in_flight_is_closed_by_its_own_unit() -> None:
-    talk = active()
+def test_force_listen_with_nothing_in_flight_is_closed_by_its_own_unit(talk: Conversation) -> None:
     talk.client(append())
     opened = talk.speak(1)[0]["response_id"]
     talk.client(append(force_listen=True))
@@ -517,8 +482,7 @@ def test_force_listen_replaces_unsent_output_with_listen() -> None:
     assert "response_id" not in talk.finish(3)[0]
 
 
-def test_turn_that_ends_before_its_cancel_arrives_opens_no_response() -> None:
-    talk = active()
+def test_turn_that_ends_before_its_cancel_arrives_opens_no_response(talk: Conversation) -> None:
     talk.client(append())
     talk.client(append(force_listen=True))
     assert kinds([*talk.speak(1, end=UnitEnd.TURN), *talk.finish(2)]) == ["listen"] * 2

@@ -30,6 +30,11 @@ def live(**options: object) -> LiveConversation:
     return conversation
 
 
+@pytest.fixture
+def session() -> LiveConversation:
+    return live()
+
+
 def words(events: list[Event]) -> str:
     """All that was told as said by the model."""
     return "".join(event["delta"] for event in events if "transcript" in event["type"])
@@ -41,19 +46,13 @@ def listen_through(session: LiveConversation) -> None:
         session.finish(LISTEN)
 
 
-def close_code(session: LiveConversation) -> int | None:
-    return session.closed and session.closed.code
-
-
-def test_silence_comes_in_real_time_without_any_input() -> None:
-    session = live()
+def test_silence_comes_in_real_time_without_any_input(session: LiveConversation) -> None:
     heard = sound(session.wait(10.0))
     assert not any(heard)
     assert abs(len(heard) - 10 * SECOND) <= SECOND // 2
 
 
-def test_model_speech_is_sent_as_audio_and_aligned_transcript() -> None:
-    session = live()
+def test_model_speech_is_sent_as_audio_and_aligned_transcript(session: LiveConversation) -> None:
     session.talk((LISTEN, ""), (CHUNK, "Seven"), (TURN, " apples."), (LISTEN, ""), (LISTEN, ""))
 
     told_words = [event for event in session.sent if "transcript" in event["type"]]
@@ -70,33 +69,29 @@ def test_model_speech_is_sent_as_audio_and_aligned_transcript() -> None:
     assert any(base64.b64decode(behind["delta"]))
 
 
-def test_usage_reports_context_usage_ratio() -> None:
-    session = live()
+def test_usage_reports_context_usage_ratio(session: LiveConversation) -> None:
     session.talk(*[(LISTEN, "")] * 10)
     accounts = [event for event in session.sent if event["type"] == "session.usage.updated"]
     assert [account["usage"]["seconds"] for account in accounts] == [5.0, 10.0]
     assert accounts[0]["context_window"]["usage_ratio"] == pytest.approx(819 / 8192)
 
 
-def test_the_stream_stands_still_while_the_client_does_not_read() -> None:
-    session = live()
+def test_the_stream_stands_still_while_the_client_does_not_read(session: LiveConversation) -> None:
     session.do(session.dialect.congested(True, session.now))
     assert session.wait(30.0) == []
     session.do(session.dialect.congested(False, session.now))
     assert len(sound(session.wait(1.0))) < 3 * SECOND
 
 
-def test_the_model_stops_when_it_listens_in_the_middle_of_its_turn() -> None:
+def test_the_model_stops_when_it_listens_in_the_middle_of_its_turn(session: LiveConversation) -> None:
     """At most the slice in flight and the lead of the stream are heard of what it had said."""
-    session = live()
     session.talk((CHUNK, "Once upon a time"))
     session.client(append(1.0))
     session.finish(LISTEN)
     assert not any(sound(session.wait(5.0)))
 
 
-def test_speech_over_an_answer_ends_it() -> None:
-    session = live()
+def test_speech_over_an_answer_ends_it(session: LiveConversation) -> None:
     session.talk((CHUNK, "Once upon a time"))
     for _ in range(5):
         session.client(append(0.1, 0.3))
@@ -106,8 +101,7 @@ def test_speech_over_an_answer_ends_it() -> None:
     assert [run.force_listen for run in session.runs[:-1]] == [False] * (len(session.runs) - 1)
 
 
-def test_barge_in_cancels_unit_at_worker_and_drops_its_text() -> None:
-    session = live()
+def test_barge_in_cancels_unit_at_worker_and_drops_its_text(session: LiveConversation) -> None:
     session.talk((CHUNK, "Once upon a time"))
     session.client(append(1.0))
     assert len(session.runs) == 2
@@ -128,8 +122,7 @@ def test_speech_without_interrupts_on_speech_stops_no_answer() -> None:
     assert not any(run.force_listen for run in session.runs)
 
 
-def test_a_second_of_small_pieces_is_one_unit() -> None:
-    session = live()
+def test_a_second_of_small_pieces_is_one_unit(session: LiveConversation) -> None:
     for _ in range(50):
         session.client(append(0.02, 0.25))
     assert len(session.runs) <= 1
@@ -137,8 +130,7 @@ def test_a_second_of_small_pieces_is_one_unit() -> None:
     assert [len(run.audio) for run in session.runs] == [64_000]
 
 
-def test_a_muted_session_hears_silence_and_time_goes_on() -> None:
-    session = live()
+def test_a_muted_session_hears_silence_and_time_goes_on(session: LiveConversation) -> None:
     muted = session.client({"type": "session.input_audio.mute", "event_id": "m"})
     for _ in range(12):
         session.client(append(0.1, 0.5))
@@ -152,8 +144,7 @@ def test_a_muted_session_hears_silence_and_time_goes_on() -> None:
     assert any(session.runs[-1].audio)
 
 
-def test_the_last_piece_is_heard_when_no_more_comes() -> None:
-    session = live()
+def test_the_last_piece_is_heard_when_no_more_comes(session: LiveConversation) -> None:
     session.client(append(0.35, 0.5))
     session.wait(4.0)
     heard = b"".join(run.audio for run in session.runs)
@@ -180,15 +171,13 @@ def test_audio_that_cannot_be_heard_is_refused_and_changes_nothing(audio: str | 
     assert len(session.runs) == 1
 
 
-def test_long_audio_is_read_beside_the_loop() -> None:
-    session = live()
+def test_long_audio_is_read_beside_the_loop(session: LiveConversation) -> None:
     session.client(append(30.0))
     assert sum(len(run.audio) for run in session.runs) > 0
     assert session.dialect.held_bytes > 25 * 64_000
 
 
-def test_input_that_is_not_to_be_decoded_takes_its_time_all_the_same() -> None:
-    session = live()
+def test_input_that_is_not_to_be_decoded_takes_its_time_all_the_same(session: LiveConversation) -> None:
     frame = json.dumps(append(2.0)).encode()
     session.do(session.dialect.text_frame(frame, session.now, drops_input=True))
     assert session.runs == []
@@ -223,16 +212,7 @@ def test_a_frame_that_is_no_event_costs_an_error_alone(frame: bytes, code: str) 
     assert session.closed is None
 
 
-def test_too_many_errors_end_the_session() -> None:
-    session = live()
-    for _ in range(21):
-        session.client(b"not json")
-    assert told(session.sent)[-1] == "error:rate_limit_exceeded"
-    assert close_code(session) == CloseCode.POLICY_VIOLATION
-
-
-def test_delegation_can_be_changed_and_nothing_else() -> None:
-    session = live()
+def test_delegation_can_be_changed_and_nothing_else(session: LiveConversation) -> None:
     delegation = {"type": "client", "acknowledgement_delay_ms": 5}
     updated, info = session.client({"type": "session.update", "session": {"delegation": delegation}})
     (refused,) = session.client({"type": "session.update", "session": {"instructions": "Shout."}})
@@ -258,19 +238,10 @@ def test_a_slot_is_taken_at_the_start_and_not_before() -> None:
     assert not session.dialect.is_waiting
 
 
-def test_next_worker_is_configured_again_after_displacement() -> None:
-    session = LiveConversation()
-    session.client(start())
-    session.grant()
-    session.dialect.displaced()
-    session.grant()
-    assert len(session.configured) == 2
-
-
 def test_a_close_before_the_start_closes() -> None:
     session = LiveConversation()
     session.client({"type": "session.close"})
-    assert close_code(session) == CloseCode.NORMAL
+    assert session.close_code == CloseCode.NORMAL
 
 
 def test_settings_that_the_worker_refuses_end_the_connection() -> None:
@@ -280,11 +251,10 @@ def test_settings_that_the_worker_refuses_end_the_connection() -> None:
     (error,) = session.fail(Reason.MODEL_NOT_FOUND)
     assert told([error]) == ["error:invalid_value"]
     assert error["client_event_id"] == "start"
-    assert close_code(session) == CloseCode.POLICY_VIOLATION
+    assert session.close_code == CloseCode.POLICY_VIOLATION
 
 
-def test_closing_session_finishes_its_current_speech() -> None:
-    session = live()
+def test_closing_session_finishes_its_current_speech(session: LiveConversation) -> None:
     session.talk((LISTEN, ""), (CHUNK, "Good"))
     session.client(append(1.1))
     assert session.client({"type": "session.close"}) == []
@@ -294,12 +264,11 @@ def test_closing_session_finishes_its_current_speech() -> None:
     assert rest[-1]["reason"] == "close_requested"
     assert rest[-1]["usage"]["seconds"] == 3.0
     assert words(rest).endswith(" bye")
-    assert close_code(session) == CloseCode.NORMAL
+    assert session.close_code == CloseCode.NORMAL
 
 
-def test_a_worker_that_says_no_more_does_not_hold_up_the_end() -> None:
+def test_a_worker_that_says_no_more_does_not_hold_up_the_end(session: LiveConversation) -> None:
     """The session ignores events after the close: a client cannot know when it has arrived."""
-    session = live()
     session.client(append(1.1))
     session.client({"type": "session.close"})
     for event in (append(1.0), {"type": "session.input_audio.mute"}, {"type": "session.close"}):
@@ -311,16 +280,14 @@ def test_a_worker_that_says_no_more_does_not_hold_up_the_end() -> None:
 STREAM = (AUDIO, "session.output_transcript.delta")
 
 
-def test_words_leave_no_gap_in_which_a_client_ends_the_turn() -> None:
-    session = live()
+def test_words_leave_no_gap_in_which_a_client_ends_the_turn(session: LiveConversation) -> None:
     session.talk((CHUNK, " Hello"), (CHUNK, " there, what"), (TURN, " a day."), (LISTEN, ""))
     steps = "".join("w" if "transcript" in e["type"] else "s" for e in session.sent if e["type"] in STREAM)
     gaps = [len(slices) for slices in steps.split("w")[1:-1]]
     assert max(gaps) <= 3  # slices of 200 ms; Pipecat waits for 800 ms
 
 
-def test_muted_client_that_sends_nothing_hears_the_answer_to_its_end() -> None:
-    session = live()
+def test_muted_client_that_sends_nothing_hears_the_answer_to_its_end(session: LiveConversation) -> None:
     session.talk((LISTEN, ""), (CHUNK, "One"))
     session.client({"type": "session.input_audio.mute"})
     ran = len(session.runs)
@@ -335,8 +302,7 @@ def test_muted_client_that_sends_nothing_hears_the_answer_to_its_end() -> None:
     assert any(sound(rest))
 
 
-def test_unmuted_client_that_sends_nothing_is_fed_no_silence() -> None:
-    session = live()
+def test_unmuted_client_that_sends_nothing_is_fed_no_silence(session: LiveConversation) -> None:
     session.client({"type": "session.input_audio.mute"})
     session.wait(3.0)
     session.client({"type": "session.input_audio.unmute"})
@@ -372,8 +338,7 @@ def test_model_that_never_speaks_of_commentary_is_fed_silence_for_a_bounded_time
     assert len(session.runs) == MOST_SILENCE
 
 
-def test_upload_far_ahead_of_the_clock_loses_no_second() -> None:
-    session = live()
+def test_upload_far_ahead_of_the_clock_loses_no_second(session: LiveConversation) -> None:
     for _ in range(600):
         if not session.is_held:
             session.client(append(0.1, 0.5))
@@ -385,8 +350,7 @@ def test_upload_far_ahead_of_the_clock_loses_no_second() -> None:
     assert not any(answer.outcome is Outcome.DROPPED for answer in session.answers)
 
 
-def test_microphone_that_a_network_held_up_still_interrupts() -> None:
-    session = live()
+def test_microphone_that_a_network_held_up_still_interrupts(session: LiveConversation) -> None:
     session.talk((LISTEN, ""))
     session.wait(3.0)
     for _ in range(30):
@@ -399,8 +363,7 @@ def test_microphone_that_a_network_held_up_still_interrupts() -> None:
     assert any(run.force_listen for run in session.runs)
 
 
-def test_client_far_ahead_is_not_read_and_bounded() -> None:
-    session = live()
+def test_client_far_ahead_is_not_read_and_bounded(session: LiveConversation) -> None:
     for _ in range(100):
         session.client(append(1.0, 0.5))
         if session.is_held:
@@ -412,8 +375,7 @@ def test_client_far_ahead_is_not_read_and_bounded() -> None:
     assert session.dialect.held_bytes <= (FULL_INPUT_S / 2 + 4) * 64_000
 
 
-def test_late_second_of_a_microphone_still_gives_way_to_newer_ones() -> None:
-    session = live()
+def test_late_second_of_a_microphone_still_gives_way_to_newer_ones(session: LiveConversation) -> None:
     for _ in range(12):
         session.client(append(1.0, 0.5))
         session.wait(1.0)
@@ -428,8 +390,7 @@ def test_the_time_limit_ends_the_session() -> None:
     assert rest[-1]["reason"] == "expired"
 
 
-def test_full_context_error_follows_last_words() -> None:
-    session = live()
+def test_full_context_error_follows_last_words(session: LiveConversation) -> None:
     session.talk((CHUNK, "Seven"))
     session.client(append(1.1))
     session.finish(UnitEnd.CONTEXT_FULL, " apples", context_tokens=8192)
@@ -438,23 +399,20 @@ def test_full_context_error_follows_last_words() -> None:
     assert told(rest)[-3:] == ["error:context_window_full", "session.usage.updated", "session.closed"]
 
 
-def test_lost_worker_sends_error_and_closes_session() -> None:
-    session = live()
+def test_lost_worker_sends_error_and_closes_session(session: LiveConversation) -> None:
     lost = session.fail(Reason.WORKER_LOST)
     assert told(lost) == ["error:inference_failed", "session.usage.updated", "session.closed"]
     assert lost[-1]["reason"] == "connection_lost"
-    assert close_code(session) == CloseCode.INTERNAL_ERROR
+    assert session.close_code == CloseCode.INTERNAL_ERROR
 
 
-def test_a_worker_that_leaves_ends_the_session_in_time() -> None:
-    session = live()
+def test_a_worker_that_leaves_ends_the_session_in_time(session: LiveConversation) -> None:
     session.worker(GoingAway(3.0))
     rest = session.wait(3.1)
     assert told(rest)[-3:] == ["error:service_unavailable", "session.usage.updated", "session.closed"]
 
 
-def test_failed_unit_sends_error_and_session_continues() -> None:
-    session = live()
+def test_failed_unit_sends_error_and_session_continues(session: LiveConversation) -> None:
     session.client(append(1.1))
     failed = session.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
     assert told(failed) == ["error:inference_failed"]
@@ -475,5 +433,5 @@ def test_failed_unit_sends_error_and_session_continues() -> None:
 def test_each_end_has_its_error(verdict: errors.Verdict, code: str, close: int) -> None:
     session = LiveConversation()
     assert told(session.do(session.dialect.ended(verdict))) == [f"error:{code}"]
-    assert close_code(session) == close
+    assert session.close_code == close
     assert session.dialect.held_bytes == 0

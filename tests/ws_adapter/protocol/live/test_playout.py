@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,11 @@ def begun() -> Playout:
     return playout
 
 
+@pytest.fixture
+def playout() -> Playout:
+    return begun()
+
+
 def run(playout: Playout, until: float) -> bytes:
     """Everything that is due up to a time."""
     heard = b""
@@ -26,23 +32,20 @@ def run(playout: Playout, until: float) -> bytes:
     return heard
 
 
-def test_silence_is_sent_in_real_time_with_a_lead() -> None:
-    playout = begun()
+def test_silence_is_sent_in_real_time_with_a_lead(playout: Playout) -> None:
     heard = run(playout, 10.0)
     assert len(heard) == SECOND * 10 + 2 * SLICE
     assert not any(heard)
 
 
-def test_playout_speech_follows_audio_already_sent() -> None:
-    playout = begun()
+def test_playout_speech_follows_audio_already_sent(playout: Playout) -> None:
     run(playout, 1.0)
     playout.put(b"\1" * SECOND, "one")
     heard = run(playout, 2.0)
     assert heard == b"\1" * SECOND
 
 
-def test_words_come_with_the_audio_in_which_they_begin() -> None:
-    playout = begun()
+def test_words_come_with_the_audio_in_which_they_begin(playout: Playout) -> None:
     run(playout, 0.99)
     sent = round(playout.sent_s * 1000)
     playout.put(b"\1" * SECOND, "one")
@@ -68,8 +71,7 @@ def test_playout_words_are_sent_once_in_order(said: list[tuple[str, int]]) -> No
     assert all(one.end_ms <= next.start_ms + 1 for one, next in pairwise(words))
 
 
-def test_words_without_sound_are_said_too() -> None:
-    playout = begun()
+def test_words_without_sound_are_said_too(playout: Playout) -> None:
     playout.put(b"", "only text")
     assert not playout.is_empty
     (piece, *_) = playout.take(0.0)
@@ -77,8 +79,7 @@ def test_words_without_sound_are_said_too() -> None:
     assert playout.is_empty
 
 
-def test_a_late_second_leaves_no_gap_while_the_lead_lasts() -> None:
-    playout = begun()
+def test_a_late_second_leaves_no_gap_while_the_lead_lasts(playout: Playout) -> None:
     playout.is_speaking = True
     playout.put(b"\1" * SECOND, "")
     assert run(playout, 0.8) == b"\1" * SECOND
@@ -87,8 +88,7 @@ def test_a_late_second_leaves_no_gap_while_the_lead_lasts() -> None:
     assert run(playout, 1.5).strip(b"\2") == b""
 
 
-def test_a_second_that_does_not_come_is_silence() -> None:
-    playout = begun()
+def test_a_second_that_does_not_come_is_silence(playout: Playout) -> None:
     playout.is_speaking = True
     playout.put(b"\1" * SECOND, "")
     heard = run(playout, 3.0)
@@ -97,8 +97,7 @@ def test_a_second_that_does_not_come_is_silence() -> None:
     assert not any(heard[SECOND:])
 
 
-def test_dropped_speech_is_not_played() -> None:
-    playout = begun()
+def test_dropped_speech_is_not_played(playout: Playout) -> None:
     playout.put(b"\1" * SECOND, "one")
     playout.put(b"\2" * SECOND, "two")
     before = run(playout, 0.1)
@@ -108,17 +107,15 @@ def test_dropped_speech_is_not_played() -> None:
     assert not any(run(playout, 2.0))
 
 
-def test_a_rest_is_filled_up_with_silence() -> None:
-    playout = begun()
+def test_a_rest_is_filled_up_with_silence(playout: Playout) -> None:
     playout.put(b"\1" * 10, "")
     heard = run(playout, 0.0)
     assert heard.rstrip(b"\0") == b"\1" * 10
     assert len(heard) % SLICE == 0
 
 
-def test_a_client_that_did_not_read_gets_no_old_silence() -> None:
+def test_a_client_that_did_not_read_gets_no_old_silence(playout: Playout) -> None:
     """The stream stood still for a minute: what was said comes, and then only what is due now."""
-    playout = begun()
     playout.put(b"\1" * SECOND, "")
     heard = b"".join(piece.audio for piece in playout.take(60.0))
     assert heard[:SECOND] == b"\1" * SECOND

@@ -115,8 +115,7 @@ def test_invalid_session_settings_are_rejected_with_field(session: Any, code: st
     if place is not None:
         assert error["error"]["param"] == f"session{place}"
     assert not live.has_slot
-    assert live.closed is not None
-    assert live.closed.code is CloseCode.POLICY_VIOLATION
+    assert live.close_code == CloseCode.POLICY_VIOLATION
 
 
 @pytest.mark.parametrize("kind", ["client", "responses"])

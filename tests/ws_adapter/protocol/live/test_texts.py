@@ -26,6 +26,11 @@ def live(purposes: frozenset[TextPurpose] = BOTH) -> LiveConversation:
     return session
 
 
+@pytest.fixture
+def session() -> LiveConversation:
+    return live()
+
+
 @pytest.mark.parametrize("kind", ["instructions", "thinking"])
 def test_text_goes_with_the_next_second_and_is_acknowledged_when_the_model_has_it(kind: str) -> None:
     session = live()
@@ -38,8 +43,7 @@ def test_text_goes_with_the_next_second_and_is_acknowledged_when_the_model_has_i
     assert (ack["client_event_id"], ack["start_ms"], ack["end_ms"]) == ("note", 2000, 2000)
 
 
-def test_texts_are_read_in_their_order() -> None:
-    session = live()
+def test_texts_are_read_in_their_order(session: LiveConversation) -> None:
     for kind, content in (
         ("instructions", "Be brief."),
         ("thinking", "It rains."),
@@ -91,8 +95,7 @@ def test_bad_text_is_refused_and_changes_nothing(event: Event, code: str, param:
     assert not session.runs[0].texts
 
 
-def test_texts_over_unit_size_wait_for_next_unit() -> None:
-    session = live()
+def test_texts_over_unit_size_wait_for_next_unit(session: LiveConversation) -> None:
     for content in ("a" * 1500, "b" * 1500, "c" * 100, "é" * (MOST_BYTES // 2)):
         session.client(text(content=content))
     session.talk((LISTEN, ""), (LISTEN, ""), (LISTEN, ""))
@@ -100,15 +103,13 @@ def test_texts_over_unit_size_wait_for_next_unit() -> None:
     assert session.runs[2].texts[0].size == MOST_BYTES
 
 
-def test_only_so_many_texts_wait_for_a_second_that_does_not_come() -> None:
-    session = live()
+def test_only_so_many_texts_wait_for_a_second_that_does_not_come(session: LiveConversation) -> None:
     answers = [told(session.client(text(content=f"note {i}"))) for i in range(MOST_TEXTS + 1)]
     assert answers == [[]] * MOST_TEXTS + [["error:invalid_value"]]
     assert session.dialect.held_bytes == sum(len(f"note {i}") for i in range(MOST_TEXTS))
 
 
-def test_text_of_failed_unit_is_reported_to_its_sender() -> None:
-    session = live()
+def test_text_of_failed_unit_is_reported_to_its_sender(session: LiveConversation) -> None:
     session.client(text(event_id="note"))
     session.client(append(1.1))
     after = session.finish(UnitEnd.FAILED, failure=Reason.INPUT_TOO_LONG, field="duplex.texts")
@@ -117,9 +118,8 @@ def test_text_of_failed_unit_is_reported_to_its_sender() -> None:
     assert "session.thinking.appended" not in told(session.sent)
 
 
-def test_text_is_not_lost_with_a_second_that_comes_too_late() -> None:
+def test_text_is_not_lost_with_a_second_that_comes_too_late(session: LiveConversation) -> None:
     """The text belongs to the next second that the model hears, whichever that is."""
-    session = live()
     session.client(append(3.2))
     assert len(session.runs) == 2
     session.client(text())

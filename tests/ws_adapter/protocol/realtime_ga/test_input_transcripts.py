@@ -5,9 +5,12 @@ import pytest
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
+    COMMIT,
     NativeConversation,
     RealtimeGaConversation,
     append,
+    begun,
+    granted,
     message,
     told,
     update,
@@ -21,16 +24,14 @@ from ws_adapter.protocol.core.transcription import (
 
 SPEAKS, SILENT = 0.9, 0.02
 ON: Event = {"model": "gpt-4o-mini-transcribe", "language": "en"}
-COMMIT: Event = {"type": "input_audio_buffer.commit"}
+
+
 KIND = "conversation.item.input_audio_transcription"
 DONE = InputTranscriptDone("how are you", 1.0)
 
 
 def manual(transcription: Event | None = ON) -> RealtimeGaConversation:
-    """A session whose client commits."""
-    session = RealtimeGaConversation()
-    session.begin(audio={"input": {"turn_detection": None, "transcription": transcription}})
-    return session
+    return begun(audio={"input": {"turn_detection": None, "transcription": transcription}})
 
 
 def commit(session: RealtimeGaConversation, seconds: float = 1.0) -> str:
@@ -107,8 +108,7 @@ def test_transcription_of_deleted_item_is_cancelled() -> None:
 
 
 def test_transcription_of_detected_turn_has_the_id_of_its_speech() -> None:
-    session = RealtimeGaConversation()
-    session.grant()
+    session = granted()
     session.client(update(audio={"input": {"transcription": ON}}))
     started, *_ = session.detect(SPEAKS, 1.0) + session.detect(SILENT, 0.8)
     assert [item.item_id for item in session.transcribing] == [started["item_id"]]

@@ -9,33 +9,29 @@ import pytest
 from tests.support.schemas import Event
 from tests.ws_adapter.support.duplex_conversation import pictured
 from tests.ws_adapter.support.realtime_ga_conversation import (
+    COMMIT,
     RealtimeGaConversation,
     append,
+    begun,
+    granted,
     message,
     sound,
     told,
+    truncate,
 )
 from ws_adapter.protocol.core.signals import Piece
 from ws_adapter.protocol.core.turn import Message, Picture, Speech
 
-COMMIT: Event = {"type": "input_audio_buffer.commit"}
+
+@pytest.fixture
+def session() -> RealtimeGaConversation:
+    return begun()
 
 
 def session_with(*texts: str) -> tuple[RealtimeGaConversation, list[str]]:
     """A session whose user has said these, and the ids of them."""
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     return session, [session.client(message(text))[0]["item"]["id"] for text in texts]
-
-
-def truncate(item_id: str, ms: int, index: int = 0) -> Event:
-    return {
-        "type": "conversation.item.truncate",
-        "event_id": "cut",
-        "item_id": item_id,
-        "content_index": index,
-        "audio_end_ms": ms,
-    }
 
 
 def retrieve(session: RealtimeGaConversation, item_id: str) -> Event:
@@ -81,16 +77,14 @@ def test_items_are_added_without_nulls_and_never_created_as_in_the_beta() -> Non
     assert "null" not in json.dumps([event["item"] for event in session.sent if "item" in event])
 
 
-def test_an_item_may_be_named_but_not_twice() -> None:
-    session, _ = session_with()
+def test_an_item_may_be_named_but_not_twice(session: RealtimeGaConversation) -> None:
     added, done = session.client(message(id="mine"))
     (answer,) = session.client(message(id="mine"))
     assert added["item"]["id"] == done["item"]["id"] == "mine"
     assert answer["error"]["code"] == "item_create_duplicate_item_id"
 
 
-def test_a_message_of_the_user_holds_everything() -> None:
-    session, _ = session_with()
+def test_a_message_of_the_user_holds_everything(session: RealtimeGaConversation) -> None:
     content = [
         {"type": "input_text", "text": "Look"},
         {"type": "input_image", "image_url": f"data:image/jpeg;base64,{pictured()}", "detail": "low"},
@@ -142,14 +136,13 @@ def test_a_history_can_be_replayed() -> None:
     ],
 )
 def test_a_part_that_cannot_be_used_refuses_the_item(part: Event, role: str, param: str) -> None:
-    session, _ = session_with()
+    session = begun()
     (answer,) = session.client(message(role=role, content=[part]))
     assert answer["error"]["param"] == f"item.content[0].{param}"
     assert answer["error"]["code"] in ("invalid_value", "missing_required_parameter")
 
 
-def test_full_input_buffer_is_reported_once() -> None:
-    session, _ = session_with()
+def test_full_input_buffer_is_reported_once(session: RealtimeGaConversation) -> None:
     session.client(append(75.0))
     (answer,) = session.client(append(75.0))
     assert (answer["error"]["code"], answer["error"]["param"]) == ("input_audio_buffer_full", "audio")
@@ -158,8 +151,7 @@ def test_full_input_buffer_is_reported_once() -> None:
     assert session.client(append(75.0)) == []
 
 
-def test_a_users_sound_is_returned_as_the_model_heard_it() -> None:
-    session, _ = session_with()
+def test_a_users_sound_is_returned_as_the_model_heard_it(session: RealtimeGaConversation) -> None:
     session.client(append(1.0, 0.25))
     (committed, *_) = session.client(COMMIT)
     (part,) = retrieve(session, committed["item_id"])["content"]
@@ -185,10 +177,9 @@ def test_deleted_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("name", ["truncate", "retrieve", "delete"])
-def test_an_unknown_item(name: str) -> None:
-    session, _ = session_with()
-    fields = truncate("item_9", 0) if name == "truncate" else {"item_id": "item_9"}
-    (answer,) = session.client({**fields, "type": f"conversation.item.{name}"})
+def test_an_unknown_item(session: RealtimeGaConversation, name: str) -> None:
+    event = {"type": f"conversation.item.{name}", "item_id": "item_9"}
+    (answer,) = session.client(truncate("item_9", 0) if name == "truncate" else event)
     assert answer["error"]["code"] == f"item_{name}_invalid_item_id"
 
 
@@ -264,14 +255,13 @@ def test_a_truncation_beyond_the_end_is_refused_and_a_late_one_is_not() -> None:
     ],
 )
 def test_a_frame_that_holds_no_event(frame: bytes, code: str, param: str | None) -> None:
-    session, _ = session_with()
+    session = begun()
     (answer,) = session.client(frame)
     assert (answer["error"]["code"], answer["error"]["param"]) == (code, param)
     assert session.closed is None
 
 
-def test_unknown_event_error_lists_known_events() -> None:
-    session, _ = session_with()
+def test_unknown_event_error_lists_known_events(session: RealtimeGaConversation) -> None:
     (answer,) = session.client(b'{"type":"session.dance","event_id":"d"}')
     assert "conversation.item.truncate" in answer["error"]["message"]
     assert answer["error"]["event_id"] == "d"
@@ -279,8 +269,7 @@ def test_unknown_event_error_lists_known_events() -> None:
     assert (answer["error"]["code"], session.closed) == ("invalid_event", None)
 
 
-def test_99_ms_are_too_short_to_commit() -> None:
-    session, _ = session_with()
+def test_99_ms_are_too_short_to_commit(session: RealtimeGaConversation) -> None:
     session.client(append(0.099))
     (answer,) = session.client(COMMIT)
     assert answer["error"]["code"] == "input_audio_buffer_commit_empty"
@@ -294,15 +283,8 @@ def test_99_ms_are_too_short_to_commit() -> None:
 
 @pytest.mark.parametrize("spoils", [False, True])
 def test_large_item_is_read_in_a_thread_and_rejected_by_its_field(spoils: bool) -> None:
-    session = RealtimeGaConversation()
-    session.grant()
-    audio = sound(8.0)
-    item = {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_audio", "audio": audio[:-4] + "%%%%" * spoils}],
-    }
-    events = session.client({"type": "conversation.item.create", "item": item, "event_id": "large"})
+    part = {"type": "input_audio", "audio": sound(8.0)[:-4] + "%%%%" * spoils}
+    events = granted().client({**message(content=[part]), "event_id": "large"})
     if spoils:
         (error,) = events
         assert (error["error"]["param"], error["error"]["event_id"]) == ("item.content[0].audio", "large")

@@ -7,12 +7,19 @@ from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
 from tests.ws_adapter.support.realtime_ga_conversation import (
+    CANCEL,
+    CLOSING,
+    COMMIT,
+    COMMITTED,
+    OPENING,
     SEMANTIC,
+    SPOKEN,
     NativeConversation,
-    RealtimeGaConversation,
     append,
+    granted,
     heard,
     told,
+    truncate,
     update,
 )
 from ws_adapter.protocol.core.actions import Rewind
@@ -21,30 +28,15 @@ from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
 
 CHUNK, TURN = UnitEnd.CHUNK, UnitEnd.TURN
 SPEAKS = 0.9
-LADDER = [
-    "response.created",
-    "response.output_item.added",
-    "conversation.item.added",
-    "response.content_part.added",
-    "response.output_audio_transcript.delta",
-    "response.output_audio.delta",
-]
-CLOSING = [
-    "response.output_audio.done",
-    "response.output_audio_transcript.done",
-    "response.content_part.done",
-    "conversation.item.done",
-    "response.output_item.done",
-    "response.done",
-]
 
 
-COMMITTED = ["input_audio_buffer.committed", "conversation.item.added", "conversation.item.done"]
+@pytest.fixture
+def session() -> NativeConversation:
+    return NativeConversation()
 
 
 def test_first_audio_opens_a_full_duplex_session() -> None:
-    session = RealtimeGaConversation()
-    session.grant()
+    session = granted()
     (updated,) = session.client(update(instructions="Be brief.", **SEMANTIC))
 
     assert updated["session"]["audio"]["input"]["turn_detection"] == {
@@ -61,8 +53,7 @@ def test_first_audio_opens_a_full_duplex_session() -> None:
 
 
 def test_session_that_was_opened_for_chat_is_opened_anew() -> None:
-    session = RealtimeGaConversation()
-    session.grant()
+    session = granted()
     session.wait(16.0)
     session.worker(ready_signal())
     session.client(update(**SEMANTIC))
@@ -71,13 +62,12 @@ def test_session_that_was_opened_for_chat_is_opened_anew() -> None:
     assert [type(opened.setup).__name__ for opened in session.configured] == ["ChatSetup", "SessionSetup"]
 
 
-def test_spoken_turn_of_the_model_is_a_response() -> None:
-    session = NativeConversation()
+def test_spoken_turn_of_the_model_is_a_response(session: NativeConversation) -> None:
     session.second()
     first = session.second(CHUNK, "Seven")
     rest = session.second(TURN, " apples.")
-    assert [kind for kind in told(first) if "buffer" not in kind] == LADDER
-    assert [kind for kind in told(rest) if "buffer" not in kind] == [*LADDER[4:], *CLOSING]
+    assert [kind for kind in told(first) if "buffer" not in kind] == ["response.created", *OPENING, *SPOKEN]
+    assert [kind for kind in told(rest) if "buffer" not in kind] == [*SPOKEN, *CLOSING]
     done = rest[-1]["response"]
     assert done["status"] == "completed"
     assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "Seven apples."}]
@@ -87,15 +77,13 @@ def test_spoken_turn_of_the_model_is_a_response() -> None:
     assert len({event["response_id"] for event in first + rest if "response_id" in event}) == 1
 
 
-def test_listening_model_says_nothing_and_asks_for_nothing() -> None:
-    session = NativeConversation()
+def test_listening_model_says_nothing_and_asks_for_nothing(session: NativeConversation) -> None:
     events = [event for _ in range(5) for event in session.second()]
     assert events == []
     assert [unit.force_listen for unit in session.units] == [False] * 5
 
 
-def test_user_audio_reaches_model_throughout_and_speech_is_reported() -> None:
-    session = NativeConversation()
+def test_user_audio_reaches_model_throughout_and_speech_is_reported(session: NativeConversation) -> None:
     events = session.second(score=SPEAKS) + session.second() + session.second()
     speech = ["input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped"]
     assert told(events) == [*speech, *COMMITTED]
@@ -104,8 +92,7 @@ def test_user_audio_reaches_model_throughout_and_speech_is_reported() -> None:
     assert not session.runs
 
 
-def test_speech_over_an_answer_ends_it_and_the_model_listens() -> None:
-    session = NativeConversation()
+def test_speech_over_an_answer_ends_it_and_the_model_listens(session: NativeConversation) -> None:
     session.second()
     session.second(CHUNK, "Once upon a time")
     session.client(append(1.0))
@@ -128,20 +115,18 @@ def test_speech_with_interrupt_response_off_is_reported_without_barge_in() -> No
     assert not session.cancelled
 
 
-def test_client_cancels_what_the_model_says() -> None:
-    session = NativeConversation()
+def test_client_cancels_what_the_model_says(session: NativeConversation) -> None:
     session.second(CHUNK, "Once upon a time")
     session.client(append(1.0))
-    events = session.client({"type": "response.cancel"})
+    events = session.client(CANCEL)
     assert told(events) == CLOSING
     assert events[-1]["response"]["status_details"]["reason"] == "client_cancelled"
-    assert told(session.client({"type": "response.cancel"})) == ["error:response_cancel_not_active"]
+    assert told(session.client(CANCEL)) == ["error:response_cancel_not_active"]
 
 
-def truncate(session: NativeConversation, ms: int) -> list[Event]:
+def cut(session: NativeConversation, ms: int) -> list[Event]:
     item = next(event["item"] for event in session.sent if event["type"] == "response.output_item.added")
-    place = {"item_id": item["id"], "content_index": 0, "audio_end_ms": ms}
-    return session.client({"type": "conversation.item.truncate", **place})
+    return session.client(truncate(item["id"], ms))
 
 
 @pytest.mark.parametrize(
@@ -152,32 +137,29 @@ def test_truncation_rewinds_model_to_played_audio(ms: int, unit: int, samples: i
     session.second()
     session.second(CHUNK, "Once upon a time")
     session.second(TURN, " there was a fox.")
-    assert told(truncate(session, ms)) == ["conversation.item.truncated"]
+    assert told(cut(session, ms)) == ["conversation.item.truncated"]
     assert session.rewinds == [Rewind(unit) if samples is None else Rewind(unit, samples)]
 
 
-def test_truncation_of_unfinalized_unit_delays_rewind() -> None:
-    session = NativeConversation()
+def test_truncation_of_unfinalized_unit_delays_rewind(session: NativeConversation) -> None:
     session.hear(seconds=1.1)
     counts = counted.tokens(input_audio=10, output_text=3)
     session.worker(Piece(1, "Once upon a time", SPEECH), UnitDone(1, CHUNK, 119, tokens=counts))
-    assert told(truncate(session, 500)) == ["conversation.item.truncated"]
+    assert told(cut(session, 500)) == ["conversation.item.truncated"]
     assert not session.rewinds
     session.worker(Finalized(1))
     assert session.rewinds == [Rewind(1, 12_000)]
 
 
-def test_truncation_beyond_the_end_is_refused_and_nothing_is_taken_back() -> None:
-    session = NativeConversation()
+def test_truncation_beyond_the_end_is_refused_and_nothing_is_taken_back(session: NativeConversation) -> None:
     session.second(TURN, "Once upon a time")
-    assert told(truncate(session, 1500)) == ["error:invalid_value"]
+    assert told(cut(session, 1500)) == ["error:invalid_value"]
     assert not session.rewinds
 
 
-def test_commit_makes_an_item_and_asks_for_no_answer() -> None:
-    session = NativeConversation()
+def test_commit_makes_an_item_and_asks_for_no_answer(session: NativeConversation) -> None:
     session.hear(SPEAKS, 0.5)
-    assert told(session.client({"type": "input_audio_buffer.commit"})) == COMMITTED
+    assert told(session.client(COMMIT)) == COMMITTED
     assert not session.runs
 
 
@@ -191,15 +173,13 @@ def test_worker_that_is_lost_or_full_of_nothing_ends_the_session() -> None:
     assert lost.closed is not None
 
 
-def test_failed_unit_is_reported_and_conversation_continues() -> None:
-    session = NativeConversation()
+def test_failed_unit_is_reported_and_conversation_continues(session: NativeConversation) -> None:
     events = session.second(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
     assert told(events)[0].startswith("error:")
     assert told(session.second(TURN, "Seven"))[-1] == "response.done"
 
 
-def test_long_conversation_forgets_its_oldest_items_and_goes_on() -> None:
-    session = NativeConversation()
+def test_long_conversation_forgets_its_oldest_items_and_goes_on(session: NativeConversation) -> None:
     session._is_observed = False
     for i in range(300):
         assert told(session.second(TURN, f"Answer {i}."))[-1] == "response.done"

@@ -10,11 +10,17 @@ from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.realtime_ga_conversation import (
+    CANCEL,
+    COMMIT,
+    CREATE,
     SEMANTIC,
+    VAD,
     WEATHER,
     NativeConversation,
     RealtimeGaConversation,
     append,
+    begun,
+    granted,
     message,
     told,
     update,
@@ -26,7 +32,11 @@ from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
 
 CHUNK, TURN = UnitEnd.CHUNK, UnitEnd.TURN
 SPEAKS = 0.9
-CREATE: Event = {"type": "response.create"}
+
+
+@pytest.fixture
+def session() -> NativeConversation:
+    return NativeConversation()
 
 
 def prompts(session: RealtimeGaConversation) -> list[str]:
@@ -75,21 +85,12 @@ def test_audio_before_the_update_moves_to_the_model() -> None:
 
 def test_update_after_a_spoken_turn_is_accepted_and_turns_stay_detected() -> None:
     """The model could not be told what was said, since nobody has written it down."""
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     session.client(append(1.0))
-    session.client({"type": "input_audio_buffer.commit"})
+    session.client(COMMIT)
     updated = session.client(update(instructions="Be brief.", **SEMANTIC))
     assert updated[0]["session"]["instructions"] == "Be brief."
-    assert detection(updated) == {
-        "type": "server_vad",
-        "threshold": 0.5,
-        "prefix_padding_ms": 300,
-        "silence_duration_ms": 500,
-        "create_response": True,
-        "interrupt_response": True,
-        "idle_timeout_ms": None,
-    }
+    assert detection(updated) == VAD
 
 
 @pytest.mark.parametrize(
@@ -104,16 +105,14 @@ def test_update_after_a_spoken_turn_is_accepted_and_turns_stay_detected() -> Non
 def test_model_that_cannot_take_turns_so_has_them_detected(
     catalogue: Any, session: Any, given: Any, told_of: bool
 ) -> None:
-    talk = RealtimeGaConversation(catalogue=catalogue_of(**catalogue))
-    talk.grant()
+    talk = granted(catalogue=catalogue_of(**catalogue))
     vad = {"type": "semantic_vad", **given}
     echo = detection(talk.client(update(audio={"input": {"turn_detection": vad}}, **session)))
     assert echo["type"] == "server_vad"
     assert (echo["create_response"], echo["interrupt_response"]) == (told_of, told_of)
 
 
-def test_update_to_server_vad_returns_model_to_detected_turns() -> None:
-    session = NativeConversation()
+def test_update_to_server_vad_returns_model_to_detected_turns(session: NativeConversation) -> None:
     session.second(CHUNK, "Once upon a time")
     events = session.client(update(audio={"input": {"turn_detection": {"type": "server_vad"}}}))
     assert told(events)[-2:] == ["response.done", "session.updated"]
@@ -134,8 +133,7 @@ def test_greeting_before_any_audio_is_a_turn_and_then_the_model_hears() -> None:
     assert prompts(session) == ["Be brief.\n\nThe conversation so far:\nassistant: Welcome!"]
 
 
-def test_replayed_history_is_in_prompt_before_first_unit() -> None:
-    session = NativeConversation()
+def test_replayed_history_is_in_prompt_before_first_unit(session: NativeConversation) -> None:
     session.client(message("My name is Ada."))
     session.client(message("Hello Ada.", "assistant"))
     session.second()
@@ -144,8 +142,7 @@ def test_replayed_history_is_in_prompt_before_first_unit() -> None:
     assert not session.runs
 
 
-def test_longest_history_is_cut_to_latest_lines() -> None:
-    session = NativeConversation()
+def test_longest_history_is_cut_to_latest_lines(session: NativeConversation) -> None:
     for i in range(60):
         session.client(message(f"{i} " + "x" * 500))
     session.second()
@@ -177,8 +174,7 @@ def test_settings_that_are_refused_without_a_history_end_the_session() -> None:
     assert session.closed is not None
 
 
-def test_typed_turn_leaves_the_mode_for_one_response_and_returns() -> None:
-    session = NativeConversation()
+def test_typed_turn_leaves_the_mode_for_one_response_and_returns(session: NativeConversation) -> None:
     session.second(TURN, " Hello.")
     session.client(message("What is seven?"))
 
@@ -278,8 +274,7 @@ def test_answer_ends_at_max_output_tokens() -> None:
     assert opened.setup.duplex.max_new_speak_tokens_per_chunk == 6
 
 
-def test_transcript_begins_without_a_space() -> None:
-    session = NativeConversation()
+def test_transcript_begins_without_a_space(session: NativeConversation) -> None:
     session.second(CHUNK, " Once")
     events = session.second(TURN, " upon.")
     deltas = [e["delta"] for e in session.sent if e["type"].endswith("transcript.delta")]
@@ -287,17 +282,15 @@ def test_transcript_begins_without_a_space() -> None:
     assert events[-1]["response"]["output"][0]["content"][0]["transcript"] == "Once upon."
 
 
-def test_cancelled_turn_reports_tokens_of_its_units() -> None:
-    session = NativeConversation()
+def test_cancelled_turn_reports_tokens_of_its_units(session: NativeConversation) -> None:
     session.second(CHUNK, "Once")
     session.second(CHUNK, " upon")
-    done = session.client({"type": "response.cancel"})[-1]
+    done = session.client(CANCEL)[-1]
     usage = done["response"]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (20, 6)
 
 
-def test_muted_session_without_waiting_sessions_keeps_slot() -> None:
-    session = NativeConversation()
+def test_muted_session_without_waiting_sessions_keeps_slot(session: NativeConversation) -> None:
     session.second()
     while session.unanswered:
         session.answer_unit()
@@ -325,8 +318,7 @@ def test_muted_session_gives_its_slot_to_others_and_takes_one_when_it_is_unmuted
     assert prompts(session)[-1].endswith("assistant: Seven.")
 
 
-def test_speech_that_was_not_answered_does_not_keep_the_slot() -> None:
-    session = NativeConversation()
+def test_speech_that_was_not_answered_does_not_keep_the_slot(session: NativeConversation) -> None:
     session.hear(SPEAKS, 1.0)
     session.hear(0.0, 2.0)
     let_others_wait(session)
@@ -334,8 +326,7 @@ def test_speech_that_was_not_answered_does_not_keep_the_slot() -> None:
     assert session.closed is None
 
 
-def test_upload_faster_than_real_time_loses_nothing() -> None:
-    session = NativeConversation()
+def test_upload_faster_than_real_time_loses_nothing(session: NativeConversation) -> None:
     for _ in range(60):
         session.hear(seconds=1.0)
     session.now += 5.0
@@ -353,8 +344,7 @@ def test_audio_that_waits_for_the_model_is_bounded_and_said_once() -> None:
     assert session.dialect.held_bytes < 16 * 2**20
 
 
-def test_full_context_cuts_answer_and_reopens_with_history() -> None:
-    session = NativeConversation()
+def test_full_context_cuts_answer_and_reopens_with_history(session: NativeConversation) -> None:
     session.second(TURN, "Seven.")
     session.second(UnitEnd.CONTEXT_FULL)
     assert session.closed is None
@@ -375,8 +365,7 @@ def test_full_context_with_truncation_disabled_ends_session() -> None:
     assert session.closed is not None
 
 
-def test_worker_that_goes_away_is_replaced() -> None:
-    session = NativeConversation()
+def test_worker_that_goes_away_is_replaced(session: NativeConversation) -> None:
     session.second(TURN, "Seven.")
     session.worker(GoingAway(30.0))
     assert told(session.second(TURN, "Eight."))[-1] == "response.done"

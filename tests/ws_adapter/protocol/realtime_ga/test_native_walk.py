@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from tests.support.long import examples
 from tests.support.schemas import Event
-from tests.ws_adapter.support.realtime_ga_conversation import SEMANTIC, NativeConversation, message, update
+from tests.ws_adapter.support.realtime_ga_conversation import (
+    SEMANTIC,
+    NativeConversation,
+    message,
+    truncate,
+    update,
+)
 from ws_adapter.protocol.core.signals import GoingAway, UnitEnd
 
 SERVER: Final[Event] = {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}
@@ -78,8 +84,7 @@ def use(session: NativeConversation, step: str) -> None:
     elif step in ("muted", "others wait"):
         session.wait(3.0 if step == "muted" else 70.0, others_wait=step == "others wait")
     elif items and step == "truncate":
-        place = {"item_id": items[-1], "content_index": 0, "audio_end_ms": 100}
-        session.client({"type": "conversation.item.truncate", **place})
+        session.client(truncate(items[-1], 100))
     elif items:
         session.client({"type": "conversation.item.delete", "item_id": items[-1]})
 

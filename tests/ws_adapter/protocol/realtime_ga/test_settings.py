@@ -8,30 +8,18 @@ from tests.support.schemas import Event
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.realtime_ga_conversation import (
     MANUAL,
+    VAD,
     WEATHER,
     RealtimeGaConversation,
     append,
+    begun,
+    granted,
     message,
     told,
     update,
 )
 
-VAD: Event = {
-    "type": "server_vad",
-    "threshold": 0.5,
-    "prefix_padding_ms": 300,
-    "silence_duration_ms": 500,
-    "create_response": True,
-    "interrupt_response": True,
-    "idle_timeout_ms": None,
-}
 PCM: Event = {"type": "audio/pcm", "rate": 24000}
-
-
-def granted(**options: Any) -> RealtimeGaConversation:
-    session = RealtimeGaConversation(**options)
-    session.grant()
-    return session
 
 
 def heard_after(session: RealtimeGaConversation, **fields: Any) -> Event:
@@ -167,8 +155,7 @@ def test_a_wrong_field_refuses_the_whole_update(change: Event, code: str, param:
 
 
 def test_the_voice_stays_once_the_model_has_spoken() -> None:
-    session = RealtimeGaConversation()
-    session.begin(audio={"input": {"turn_detection": None}, "output": {"voice": "amber"}})
+    session = begun(audio={"input": {"turn_detection": None}, "output": {"voice": "amber"}})
     session.client(message())
     session.answer()
     (refused,) = session.client(update(audio={"output": {"voice": "marin"}}))
@@ -179,8 +166,7 @@ def test_the_voice_stays_once_the_model_has_spoken() -> None:
 
 
 def test_another_voice_before_the_model_speaks_takes_another_session_at_the_worker() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     session.wait(20.0)
     session.ready()
     assert len(session.configured) == 1
@@ -195,8 +181,7 @@ def test_another_voice_before_the_model_speaks_takes_another_session_at_the_work
 
 
 def test_the_input_format_stays_once_audio_has_come() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     session.client(append(0.2))
     (answer,) = session.client(update(audio={"input": {"format": {"type": "audio/pcmu"}}}))
     error = answer["error"]

@@ -1,14 +1,12 @@
 """Sound of a Realtime session in its formats: nothing folded, nothing lost, and how late it is."""
 
-import base64
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.ws_adapter.support.realtime_ga_conversation import RealtimeGaConversation, heard
+from tests.ws_adapter.support.realtime_ga_conversation import begun, heard
 from ws_adapter.protocol.core.signals import Piece
-from ws_adapter.protocol.core.turn import Speech
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer
 
@@ -27,8 +25,7 @@ def loudness(samples: Any) -> float:
 
 @pytest.mark.parametrize(("hz", "passes"), [(1000.0, True), (6000.0, False)])
 def test_g711_output_is_filtered_before_it_is_thinned(hz: float, passes: bool) -> None:
-    session = RealtimeGaConversation()
-    session.begin(audio={"input": {"turn_detection": None}, "output": {"format": {"type": "audio/pcmu"}}})
+    session = begun(audio={"input": {"turn_detection": None}, "output": {"format": {"type": "audio/pcmu"}}})
     session.respond()
     session.worker(Piece(1, "Beep", tone(hz, 24_000).tobytes()))
     session.finish()
@@ -61,19 +58,3 @@ def test_places_count_from_the_first_audio_through_commits() -> None:
         buffer.append(PCM_24K.silence(48_000))
         buffer.take_all()
     assert buffer.begin == buffer.end == 3 * 16_000
-
-
-def test_half_a_sample_waits_for_its_other_half() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
-    data = PCM_24K.encode(np.full(24_000, 0.25, np.float32))
-    for piece in (data[:12_001], data[12_001:]):
-        event = {"type": "input_audio_buffer.append", "audio": base64.b64encode(piece).decode()}
-        assert session.client(event) == []
-    session.client({"type": "input_audio_buffer.commit"})
-    session.respond()
-
-    (clip,) = session.turn.messages[-1].parts
-    assert isinstance(clip, Speech)
-    samples = np.frombuffer(clip.data, "<f4")[1000:-1000]
-    assert np.abs(samples - 0.25).max() < 0.01

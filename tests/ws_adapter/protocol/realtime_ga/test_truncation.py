@@ -9,17 +9,18 @@ import pytest
 from tests.support.long import long, seeds
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
+    COMMIT,
     WEATHER,
     RealtimeGaConversation,
     append,
     message,
     told,
+    truncate,
     update,
 )
 from ws_adapter.protocol.core.turn import Speech
 from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, MOST_ITEMS
 
-COMMIT: Event = {"type": "input_audio_buffer.commit"}
 BYTES_PER_S = 4 * 16_000
 
 
@@ -110,9 +111,7 @@ def test_dropped_items_may_still_be_named_by_a_client() -> None:
     talk.finish()
     type_many(talk)
 
-    place = {"item_id": item_id, "content_index": 0, "audio_end_ms": 100}
-    truncated = talk.client({"type": "conversation.item.truncate", **place})
-    assert told(truncated) == ["conversation.item.truncated"]
+    assert told(talk.client(truncate(item_id, 100))) == ["conversation.item.truncated"]
     added, _ = talk.client({**message("front"), "previous_item_id": item_id})
     assert added["previous_item_id"] is None
     output = {"type": "function_call_output", "call_id": "call_early", "output": "sun"}

@@ -2,11 +2,18 @@
 
 from typing import Any
 
+import pytest
+
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
     AUDIO,
+    CLOSING,
+    COMMIT,
+    COMMITTED,
     RealtimeGaConversation,
     append,
+    begun,
+    granted,
     message,
     told,
     update,
@@ -16,27 +23,20 @@ from ws_adapter.protocol.core.turn import Speech
 
 SPEAKS, SILENT = 0.9, 0.02
 
-COMMITTED = ["input_audio_buffer.committed", "conversation.item.added", "conversation.item.done"]
-CLOSING = [
-    "response.output_audio.done",
-    "response.output_audio_transcript.done",
-    "response.content_part.done",
-    "conversation.item.done",
-    "response.output_item.done",
-    "response.done",
-]
-
 
 HEARD = ["input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped"]
 
 
 def hearing(**vad: Any) -> RealtimeGaConversation:
     """A session that hears when the user speaks."""
-    session = RealtimeGaConversation()
-    session.grant()
-    detection = {"type": "server_vad", **vad}
-    session.client(update(audio={"input": {"turn_detection": detection}}))
+    session = granted()
+    session.client(update(audio={"input": {"turn_detection": {"type": "server_vad", **vad}}}))
     return session
+
+
+@pytest.fixture
+def session() -> RealtimeGaConversation:
+    return hearing()
 
 
 def speak(session: RealtimeGaConversation, seconds: float = 1.0) -> list[Event]:
@@ -46,8 +46,7 @@ def speak(session: RealtimeGaConversation, seconds: float = 1.0) -> list[Event]:
     return events
 
 
-def test_a_turn_is_heard_committed_and_answered() -> None:
-    session = hearing()
+def test_a_turn_is_heard_committed_and_answered(session: RealtimeGaConversation) -> None:
     session.detect(SILENT, 2.0)
     events = speak(session)
     assert told(events) == [*HEARD, *COMMITTED, "response.created"]
@@ -81,15 +80,13 @@ def test_without_create_response_a_turn_is_only_committed() -> None:
     assert session.runs == []
 
 
-def test_silence_is_not_held() -> None:
-    session = hearing()
+def test_silence_is_not_held(session: RealtimeGaConversation) -> None:
     for _ in range(20):
         session.detect(SILENT, 10.0)
     assert session.dialect.held_bytes < 2 * 64_000
 
 
-def test_barge_in_cancels_answer_after_speech_started() -> None:
-    session = hearing()
+def test_barge_in_cancels_answer_after_speech_started(session: RealtimeGaConversation) -> None:
     speak(session)
     session.say("Seven apples")
     events = session.detect(SPEAKS, 0.3)
@@ -101,8 +98,7 @@ def test_barge_in_cancels_answer_after_speech_started() -> None:
     assert session.say("more") == session.finish(UnitEnd.CANCELLED) == []
 
 
-def test_no_audio_waits_behind_an_interruption() -> None:
-    session = hearing()
+def test_no_audio_waits_behind_an_interruption(session: RealtimeGaConversation) -> None:
     speak(session)
     session.say("One")
     session.do(session.dialect.congested(True, session.now))
@@ -123,17 +119,15 @@ def test_an_answer_that_may_not_be_interrupted_goes_on_and_the_turn_is_answered_
     assert len(session.turn.messages) == 4
 
 
-def test_a_client_may_commit_what_the_server_listens_to() -> None:
-    session = hearing()
+def test_a_client_may_commit_what_the_server_listens_to(session: RealtimeGaConversation) -> None:
     (started,) = session.detect(SPEAKS, 1.0)
-    events = session.client({"type": "input_audio_buffer.commit"})
+    events = session.client(COMMIT)
     assert told(events) == COMMITTED
     assert events[0]["item_id"] == started["item_id"]
     assert session.detect(SILENT, 2.0) == []
 
 
-def test_cleared_speech_makes_no_turn() -> None:
-    session = hearing()
+def test_cleared_speech_makes_no_turn(session: RealtimeGaConversation) -> None:
     session.detect(SPEAKS, 1.0)
     assert told(session.client({"type": "input_audio_buffer.clear"})) == ["input_audio_buffer.cleared"]
     assert session.detect(SILENT, 2.0) == []
@@ -146,8 +140,7 @@ def test_speech_without_a_pause_is_cut_into_turns() -> None:
     assert events[0]["item_id"] != events[-1]["item_id"]
 
 
-def test_a_session_that_stops_listening_hears_no_turns() -> None:
-    session = hearing()
+def test_a_session_that_stops_listening_hears_no_turns(session: RealtimeGaConversation) -> None:
     session.detect(SPEAKS, 0.05)
     session.client(update(audio={"input": {"turn_detection": None}}))
     session.client(append(2.0))
@@ -155,8 +148,7 @@ def test_a_session_that_stops_listening_hears_no_turns() -> None:
 
 
 def test_a_session_that_begins_to_listen_counts_from_its_first_audio() -> None:
-    session = RealtimeGaConversation()
-    session.begin()
+    session = begun()
     session.client(append(2.0))
     session.client({"type": "input_audio_buffer.clear"})
     detection = {"type": "server_vad", "prefix_padding_ms": 0}
@@ -191,8 +183,7 @@ def test_speech_after_answer_cancels_nothing_and_disarms_idle_timeout() -> None:
     assert session.wait(20.0) == []
 
 
-def test_turn_without_room_is_an_error_where_nothing_is_dropped() -> None:
-    session = hearing()
+def test_turn_without_room_is_an_error_where_nothing_is_dropped(session: RealtimeGaConversation) -> None:
     session.client(update(truncation="disabled"))
     for _ in range(256):
         session.client(message("x"))

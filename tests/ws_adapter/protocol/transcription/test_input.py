@@ -79,8 +79,7 @@ def test_binary_frame_leaves_the_socket_open_and_invalid_utf8_closes_it_without_
     assert "text frames only" in error["error"]
     assert talk.closed is None
     assert talk.client(b'{"type":"\xff"}') == []
-    assert talk.closed is not None
-    assert talk.closed.code == 1007
+    assert talk.close_code == 1007
     assert talk.client(UPDATE) == []
 
 

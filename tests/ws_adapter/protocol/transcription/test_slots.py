@@ -345,8 +345,7 @@ def test_utterance_longer_than_its_worker_closes_without_an_event(begun: Talk, i
     begun.wait(19.9)
     assert begun.closed is None
     assert (begun.fail(Reason.DRAINING) if is_early else begun.wait(0.1)) == []
-    assert begun.closed is not None
-    assert begun.closed.code == 1012
+    assert begun.close_code == 1012
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -355,8 +354,7 @@ def test_shutdown_closes_without_an_event(talk: Talk, is_busy: bool) -> None:
         talk.begin()
     assert talk.dialect.is_waiting is not is_busy
     assert talk.do(talk.dialect.shut_down()) == []
-    assert talk.closed is not None
-    assert talk.closed.code == 1012
+    assert talk.close_code == 1012
     assert talk.client(UPDATE, COMMIT) == []
     assert talk.do(talk.dialect.shut_down()) == []
     assert talk.dialect.deadline is None
@@ -375,18 +373,5 @@ def test_session_ended_by_server_reports_reason_once(
 ) -> None:
     told = begun.do(begun.dialect.ended(verdict) if verdict else begun.dialect.slow_consumer())
     assert codes(told) == [code]
-    assert begun.closed is not None
-    assert begun.closed.code == close
+    assert begun.close_code == close
     assert begun.do(begun.dialect.slow_consumer()) == []
-
-
-def test_nothing_follows_a_disconnect(begun: Talk) -> None:
-    begun.dialect.disconnected()
-    assert begun.finish(1, " late") == []
-    assert begun.client(FINAL) == []
-    dialect, now = begun.dialect, begun.now
-    assert dialect.binary_frame(now) == dialect.congested(False, now) == dialect.withdrawn([]) == []
-    assert dialect.granted(now) == dialect.refused(errors.NO_WORKER) == []
-    assert dialect.tick(now + 60, others_wait=True) == dialect.slow_consumer() == []
-    assert dialect.ended(errors.KEY_WITHDRAWN) == dialect.shut_down() == []
-    assert dialect.deadline is None

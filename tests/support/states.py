@@ -17,3 +17,14 @@ def read_states(title: str) -> dict[tuple[str, str], str]:
         for row in rows
         for state, cell in zip(head[1:], row[1:], strict=True)
     }
+
+
+def names_in(cell: str) -> list[str]:
+    """The names of events and errors in a cell."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def state_after(cell: str, state: str) -> str:
+    """The state that follows `state` by a cell."""
+    says = cell.partition(",")[0]
+    return state if says.startswith("`") else says

@@ -73,17 +73,6 @@ def test_listening_unit_is_one_listen(talk: Conversation) -> None:
     assert "reason" not in events[0]
 
 
-def test_listen_inside_a_response_closes_it(talk: Conversation) -> None:
-    talk.client(append(4.0))
-    opened = talk.speak(1)[0]["response_id"]
-    interrupted = talk.finish(2)[0]
-    later = talk.finish(3)[0]
-    reopened = talk.speak(4)[0]["response_id"]
-    assert interrupted["response_id"] == opened
-    assert "response_id" not in later
-    assert reopened != opened
-
-
 def test_speaking_unit_without_text_or_samples_sends_audio_all_the_same(talk: Conversation) -> None:
     talk.client(append(2.0))
     assert kinds(talk.speak(1, text="")) == ["audio"]

@@ -100,19 +100,11 @@ def test_speaking_unit(talk: DuplexConversation) -> None:
     }
 
 
-def test_a_turn_of_three_units(talk: DuplexConversation) -> None:
-    talk.client(chunk(4.0))
-    results = [*talk.speak(1, "One"), *talk.speak(2, "two"), *talk.speak(3, "three", UnitEnd.TURN)]
-    results += talk.finish(4)
-    assert names(results) == ["speak", "speak", "speak", "listen"]
-    assert [result["end_of_turn"] for result in results] == [False, False, True, False]
-    assert [result["current_time"] for result in results] == [1, 2, 3, 4]
-
-
 def test_speech_without_samples_has_no_audio(talk: DuplexConversation) -> None:
     talk.client(chunk())
     result = talk.finish(1, UnitEnd.CHUNK, "Seven")[0]
     assert (result["is_listen"], result["text"], result["audio_data"]) == (False, "Seven", None)
+    assert not result["end_of_turn"]
 
 
 def test_results_come_in_input_order(talk: DuplexConversation) -> None:
@@ -168,24 +160,6 @@ def test_no_listen_for_a_dropped_unit_inside_a_response() -> None:
     assert names(results) == ["speak", "speak", "speak"]
     assert results[-1]["dropped_total"] == 1
     assert results[-1]["current_time"] == 4
-
-
-def test_force_listen_replaces_unsent_speech_with_listen() -> None:
-    talk = active(hold_output=True)
-    talk.client(chunk(3.0))
-    talk.speak(1)
-    talk.flush_output()
-    talk.speak(2)
-
-    talk.client(chunk(force_listen=True))
-    talk.finish(3, UnitEnd.CANCELLED)
-    talk.finish(4)
-
-    results = [event for event in talk.sent if event["type"] == "result"]
-    assert names(results) == ["speak", "listen", "listen", "listen"]
-    assert [result["current_time"] for result in results] == [1, 2, 3, 4]
-    assert talk.cancelled == [3]
-    assert talk.runs[-1].force_listen is True
 
 
 def test_interrupt_ends_a_response_at_the_next_unit(talk: DuplexConversation) -> None:

@@ -1,6 +1,5 @@
 """The table of docs/protocol/states.md, walked in any order: each event does what it says there."""
 
-import re
 from typing import Final
 
 from hypothesis import given, settings
@@ -8,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.long import examples
 from tests.support.schemas import Event
-from tests.support.states import read_states
+from tests.support.states import names_in, read_states
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.live_conversation import LiveConversation, append, start, told
 from ws_adapter.protocol.core.signals import TextPurpose
@@ -64,7 +63,7 @@ def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
 
 def follow(session: LiveConversation, step: str, state: str) -> str:
     """Sends an event, and holds what it does against the table; the state that follows."""
-    names = re.findall(r"`([^`]+)`", TABLE[step, state])
+    names = names_in(TABLE[step, state])
     says = TABLE[step, state].partition(",")[0]
     answers = told(session.client(EVENTS[step]))
     is_refused = says.startswith("`")

@@ -7,9 +7,7 @@ from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
 from tests.ws_adapter.support.realtime_ga_conversation import (
-    CANCEL,
     CLOSING,
-    COMMIT,
     COMMITTED,
     OPENING,
     SEMANTIC,
@@ -115,15 +113,6 @@ def test_speech_with_interrupt_response_off_is_reported_without_barge_in() -> No
     assert not session.cancelled
 
 
-def test_client_cancels_what_the_model_says(session: NativeConversation) -> None:
-    session.second(CHUNK, "Once upon a time")
-    session.client(append(1.0))
-    events = session.client(CANCEL)
-    assert told(events) == CLOSING
-    assert events[-1]["response"]["status_details"]["reason"] == "client_cancelled"
-    assert told(session.client(CANCEL)) == ["error:response_cancel_not_active"]
-
-
 def cut(session: NativeConversation, ms: int) -> list[Event]:
     item = next(event["item"] for event in session.sent if event["type"] == "response.output_item.added")
     return session.client(truncate(item["id"], ms))
@@ -155,12 +144,6 @@ def test_truncation_beyond_the_end_is_refused_and_nothing_is_taken_back(session:
     session.second(TURN, "Once upon a time")
     assert told(cut(session, 1500)) == ["error:invalid_value"]
     assert not session.rewinds
-
-
-def test_commit_makes_an_item_and_asks_for_no_answer(session: NativeConversation) -> None:
-    session.hear(SPEAKS, 0.5)
-    assert told(session.client(COMMIT)) == COMMITTED
-    assert not session.runs
 
 
 def test_worker_that_is_lost_or_full_of_nothing_ends_the_session() -> None:

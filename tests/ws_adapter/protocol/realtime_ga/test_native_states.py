@@ -1,6 +1,5 @@
 """The table of docs/protocol/states.md for turns of the model's own, walked in any order."""
 
-import re
 from typing import Final
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.long import examples
 from tests.support.schemas import Event
-from tests.support.states import read_states
+from tests.support.states import names_in, read_states, state_after
 from tests.ws_adapter.support.realtime_ga_conversation import (
     SEMANTIC,
     NativeConversation,
@@ -59,7 +58,7 @@ def test_each_cell_of_the_table(step: str, state: str) -> None:
     if step == COMMIT:
         session.hear(seconds=0.2)
     follow(session, step, state)
-    assert state == "waiting" or state_of(session) == expected(step, state)
+    assert state == "waiting" or state_of(session) == state_after(TABLE[step, state], state)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -81,7 +80,7 @@ def test_any_order_of_events_is_a_walk_through_the_table(is_ready: bool, steps: 
                 session.hear(seconds=0.2)  # it may hold less than it needs
             state = "waiting" if is_waiting else state_of(session)
             follow(session, step, state)
-            assert ("waiting" if is_waiting else state_of(session)) == expected(step, state)
+            assert ("waiting" if is_waiting else state_of(session)) == state_after(TABLE[step, state], state)
             if step == SPEECH:  # which has an end
                 assert told(session.hear(seconds=1.0)) == [
                     "input_audio_buffer.speech_stopped",
@@ -120,15 +119,9 @@ def state_of(session: NativeConversation) -> str:
     return "speaking" if names.count("response.created") > names.count("response.done") else "listening"
 
 
-def expected(step: str, state: str) -> str:
-    """The state after an event."""
-    says = TABLE[step, state].partition(",")[0]
-    return state if says.startswith("`") else says
-
-
 def follow(session: NativeConversation, step: str, state: str) -> None:
     """Sends an event, and holds what it does against the table."""
-    names = re.findall(r"`([^`]+)`", TABLE[step, state])
+    names = names_in(TABLE[step, state])
     if step in (APPEND, SPEECH):
         answers = told(session.hear(0.9 if step == SPEECH else 0.0, 0.5))
     else:

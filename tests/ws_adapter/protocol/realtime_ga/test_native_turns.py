@@ -11,6 +11,7 @@ from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.realtime_ga_conversation import (
     CANCEL,
+    CLOSING,
     COMMIT,
     CREATE,
     SEMANTIC,
@@ -274,20 +275,16 @@ def test_answer_ends_at_max_output_tokens() -> None:
     assert opened.setup.duplex.max_new_speak_tokens_per_chunk == 6
 
 
-def test_transcript_begins_without_a_space(session: NativeConversation) -> None:
-    session.second(CHUNK, " Once")
-    events = session.second(TURN, " upon.")
-    deltas = [e["delta"] for e in session.sent if e["type"].endswith("transcript.delta")]
-    assert deltas == ["Once", " upon."]
-    assert events[-1]["response"]["output"][0]["content"][0]["transcript"] == "Once upon."
-
-
 def test_cancelled_turn_reports_tokens_of_its_units(session: NativeConversation) -> None:
     session.second(CHUNK, "Once")
     session.second(CHUNK, " upon")
-    done = session.client(CANCEL)[-1]
-    usage = done["response"]["usage"]
-    assert (usage["input_tokens"], usage["output_tokens"]) == (20, 6)
+    session.client(append(1.0))
+    events = session.client(CANCEL)
+    assert told(events) == CLOSING
+    response = events[-1]["response"]
+    assert response["status_details"]["reason"] == "client_cancelled"
+    assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (20, 6)
+    assert told(session.client(CANCEL)) == ["error:response_cancel_not_active"]
 
 
 def test_muted_session_without_waiting_sessions_keeps_slot(session: NativeConversation) -> None:

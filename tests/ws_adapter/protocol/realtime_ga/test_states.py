@@ -1,6 +1,5 @@
 """The table of docs/protocol/states.md, walked in any order: each event does what it says there."""
 
-import re
 from typing import Final
 
 from hypothesis import given, settings
@@ -8,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.long import examples
 from tests.support.schemas import Event
-from tests.support.states import read_states
+from tests.support.states import names_in, read_states, state_after
 from tests.ws_adapter.support.realtime_ga_conversation import (
     RealtimeGaConversation,
     append,
@@ -66,7 +65,7 @@ def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
             state = "waiting" if is_waiting else state_of(session)
             if state == "waiting" or step != BESIDE or len(open_responses(session)) < MOST_BESIDE:
                 follow(session, step, state)
-                assert is_waiting or state_of(session) == (expected(step, state))
+                assert is_waiting or state_of(session) == state_after(TABLE[step, state], state)
 
 
 def open_responses(session: RealtimeGaConversation) -> dict[str, Event]:
@@ -86,15 +85,9 @@ def state_of(session: RealtimeGaConversation) -> str:
     return "answering" if is_active else "idle"
 
 
-def expected(step: str, state: str) -> str:
-    """The state after an event."""
-    says = TABLE[step, state].partition(",")[0]
-    return state if says.startswith("`") else says
-
-
 def follow(session: RealtimeGaConversation, step: str, state: str) -> None:
     """Sends an event, and holds what it does against the table."""
-    names = re.findall(r"`([^`]+)`", TABLE[step, state])
+    names = names_in(TABLE[step, state])
     says = TABLE[step, state].partition(",")[0]
     answers = told(session.client(EVENTS[step]))
     if says == "held":

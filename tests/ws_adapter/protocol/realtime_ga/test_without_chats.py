@@ -78,7 +78,9 @@ def test_each_frame_of_a_turn_is_a_delta_of_80_ms() -> None:
     events += session.frame(UnitEnd.TURN)
     assert sum(event["type"] == AUDIO for event in events) == 3
     assert [event["delta"] for event in events if event["type"].endswith("transcript.delta")] == ["Hel", "lo"]
-    assert events[-1]["response"]["status"] == "completed"
+    response = events[-1]["response"]
+    assert response["status"] == "completed"
+    assert response["output"][0]["content"][0]["transcript"] == "Hello"
 
 
 def test_speech_over_an_answer_is_left_to_a_model_that_yields_and_cancels_by_the_client_are_not() -> None:

@@ -153,14 +153,6 @@ def test_client_that_does_not_pace_itself_makes_few_large_units(talk: Talk) -> N
     assert [run.ends for run in talk.runs] == [False] * 15 + [True]
 
 
-def test_worker_that_takes_fewer_units_gets_fewer(talk: Talk) -> None:
-    talk.client(UPDATE, COMMIT, append(30.0))
-    talk.serve(max_units_in_flight=2)
-    assert len(talk.runs) == 2
-    talk.finish(1)
-    assert len(talk.runs) == 3
-
-
 def test_client_that_does_not_read_holds_the_worker_up(begun: Talk) -> None:
     begun.do(begun.dialect.congested(True, begun.now))
     begun.client(append(3.0))

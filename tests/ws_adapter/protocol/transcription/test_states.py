@@ -158,18 +158,6 @@ def test_update_while_finishing_applies_to_later_commits(finishing: Talk) -> Non
     assert [setup.model for setup in finishing.setups] == ["antiphon-mini", "other"]
 
 
-def test_utterances_that_arrive_ahead_queue_in_order(talk: Talk) -> None:
-    talk.client(UPDATE)
-    for level in (1, 2, 3):
-        talk.client(COMMIT, append(level=level), FINAL)
-    talk.serve()
-    for word in (" one", " two", " three"):
-        assert talk.complete(word) == [delta(word), done(word, completion=1)]
-        talk.wait()
-    assert talk.levels == [1, 2, 3]
-    assert talk.taken == 1
-
-
 def test_utterances_ahead_are_bounded(talk: Talk) -> None:
     talk.client(UPDATE, COMMIT, append(), FINAL)
     for _ in range(MOST_AHEAD):

@@ -1,7 +1,6 @@
 """Transcription in OpenAI's events: items by commit and by voice, their words, and what goes wrong."""
 
 import base64
-import re
 from typing import Any, Final
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from antiphon.contract import Reason
 from tests.support.long import examples
 from tests.support.schemas import Event
-from tests.support.states import read_states
+from tests.support.states import names_in, read_states
 from tests.ws_adapter.support.realtime_ga_conversation import append
 from tests.ws_adapter.support.transcription_ga_conversation import TranscriptionGaConversation as Talk
 from tests.ws_adapter.support.transcription_ga_conversation import told, update
@@ -269,9 +268,7 @@ EVENTS: Final[dict[str, Event]] = {
 WORKER: Final = "the worker writes"
 
 
-TABLE: Final = {
-    key: re.findall(r"`([^`]+)`", cell) for key, cell in read_states("Realtime for transcription").items()
-}
+TABLE: Final = {key: names_in(cell) for key, cell in read_states("Realtime for transcription").items()}
 
 
 def test_the_table_is_whole() -> None:

@@ -14,7 +14,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.long import examples
-from tests.ws_adapter.support.conversation import pcm
 from ws_adapter.protocol.duplex import earlier_events, realtime_events, ws_duplex_events
 from ws_adapter.protocol.duplex.realtime_events import (
     AudioDelta,
@@ -493,11 +492,3 @@ def test_encoding_leaves_the_event_as_it_was_and_optional_fields_out() -> None:
     assert listened.keys() == {"type", "kind", "session_id", "input_id", "metrics"}
     assert json.loads(encode(delta(TextDelta, kind="text", text="")))["text"] == ""
     assert json.loads(encode(result(None, "")))["audio_data"] is None
-
-
-def test_large_append_is_decoded() -> None:
-    event = DECODER.decode(written({"type": "input.append", "input": {"audio": pcm(60)}}))
-    assert isinstance(event, InputAppend)
-    assert event.input is not None
-    assert isinstance(event.input.audio, str)
-    assert decode_audio(event.input.audio, "f32", "input.audio").samples.size == 960_000

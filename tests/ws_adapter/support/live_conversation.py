@@ -133,6 +133,11 @@ class LiveConversation(Driven):
         done = {"context_tokens": 819, "tokens": counted.tokens(input_audio=10, output_text=1), **done}
         return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
 
+    def listen_through(self) -> None:
+        """The worker listens to all that it has."""
+        while len(self.runs) > self.finished:
+            self.finish(UnitEnd.LISTEN)
+
     def talk(self, *units: tuple[UnitEnd, str], level: float = 0.0) -> list[Event]:
         """A second of input and a little for each unit, each answered as soon as it is there."""
         before = len(self.sent)

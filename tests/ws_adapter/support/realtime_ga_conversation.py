@@ -104,6 +104,12 @@ def truncate(item_id: str, ms: int, index: int = 0) -> Event:
     return {"type": "conversation.item.truncate", "event_id": "cut", **place}
 
 
+def output(call_id: str, text: str = "sun") -> Event:
+    """The `conversation.item.create` of a tool's result."""
+    item = {"type": "function_call_output", "call_id": call_id, "output": text}
+    return {"type": "conversation.item.create", "item": item}
+
+
 class RealtimeGaConversation(Driven):
     """One session with a clock of its own; `sent` holds the events as a client would parse them."""
 
@@ -297,6 +303,11 @@ class RealtimeGaConversation(Driven):
         windows, self.detecting = divmod(self.detecting, WINDOW)
         self.do(self.dialect.detected([score] * windows, self.now))
         return self.sent[before:]
+
+    def commit(self, seconds: float = 1.0) -> list[Event]:
+        """The client commits so much sound."""
+        self.client(append(seconds))
+        return self.client(COMMIT)
 
     def transcribe(self, news: InputTranscript) -> list[Event]:
         """The words of the oldest item that awaits them; its end takes it from the list."""

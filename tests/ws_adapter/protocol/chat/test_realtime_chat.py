@@ -479,19 +479,6 @@ def test_invalid_input_changes_nothing(jar: Jar, fields: Any, code: str, param: 
     assert len(jar.runs) == 1
 
 
-@pytest.mark.parametrize("state", OPEN)
-def test_frame_that_is_no_json_text_ends_the_session(state: State) -> None:
-    jar = in_state(state)
-    jar.client(b"{")
-    concluded(jar, 1003, "error:invalid_json")
-    jar = in_state(state)
-    jar.do(jar.machine.binary_frame(jar.now))
-    concluded(jar, 1003, "error:invalid_frame")
-    jar = in_state(state)
-    assert jar.client(b'"\xff"') == []
-    assert jar.close_code == 1007
-
-
 def test_flood_of_events(jar: Jar) -> None:
     for number in range(1001):
         jar.now += 0.001

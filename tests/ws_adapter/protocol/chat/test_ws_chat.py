@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import struct
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from antiphon.contract import Reason
 from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, ChatJar, f32, request, user
 from tests.ws_adapter.support.conversation import Event
 from tests.ws_adapter.support.duplex_conversation import pictured
+from tests.ws_adapter.support.sound import wav
 from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, MAX_TEXT
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
@@ -194,18 +194,11 @@ def test_video_is_passed_on_as_it_is(jar: ChatJar, head: bytes, prefix: str) -> 
     assert jar.turn.omni_mode
 
 
-def wav(samples: "np.ndarray[Any, Any]", rate: int, channels: int = 1) -> bytes:
-    data = samples.astype("<i2").tobytes()
-    layout = struct.pack("<HHIIHH", 1, channels, rate, rate * 2 * channels, 2 * channels, 16)
-    body = b"fmt " + struct.pack("<I", 16) + layout + b"data" + struct.pack("<I", len(data)) + data
-    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body
-
-
 @pytest.mark.parametrize("rate", [8_000, 24_000, 44_100, 48_000])
 @pytest.mark.parametrize("encoding", ["f32", "wav"])
 def test_clips_are_resampled(jar: ChatJar, rate: int, encoding: str) -> None:
     tone = 0.5 * np.sin(np.arange(rate) * 2 * np.pi * 440 / rate)
-    data = wav(tone * 32767, rate) if encoding == "wav" else tone.astype("<f4").tobytes()
+    data = wav(tone, rate) if encoding == "wav" else tone.astype("<f4").tobytes()
     # The rate of a WAV file is its own affair.
     said = {"sample_rate": rate} if encoding == "f32" else {"sample_rate": 16_000}
     jar.ask(user({"type": "audio", "data": base64.b64encode(data).decode(), **said}))
@@ -369,21 +362,6 @@ def test_more_text_than_any_context_holds() -> None:
         if is_refused:
             refused(jar, code="invalid_payload", close=1008, told=f"at most {MAX_TEXT} characters of text")
         assert bool(jar.slots) is not is_refused
-
-
-@pytest.mark.parametrize("frame", [b"{", b"", b'{"messages": NaN}', b"[" * 100_000])
-def test_no_json(jar: ChatJar, frame: bytes) -> None:
-    jar.client(frame)
-    refused(jar, code="invalid_json", close=1003)
-
-
-def test_binary_frame_is_refused_and_invalid_utf8_closed_without_an_event(jar: ChatJar) -> None:
-    broken = ChatJar()
-    jar.do(jar.machine.binary_frame(jar.now))
-    refused(jar, code="invalid_frame", close=1003)
-    broken.client(b'{"messages":"\xff"}')
-    assert broken.sent == []
-    assert broken.close_code == 1007
 
 
 def test_flood_of_frames(asked: ChatJar) -> None:

@@ -41,6 +41,10 @@ PLACES = (Place(2, 34.96, TICKET, 3, False), Place(1, 12.5, TICKET, 2, False))
 machines = pytest.mark.parametrize("build", DROPS_STALE)
 
 
+def new(build: Build) -> Driven:
+    return build()
+
+
 def begun(build: Build) -> Driven:
     """A session with input or settings at a worker."""
     talk = build()
@@ -83,7 +87,7 @@ def test_machine_of_units_drops_stale_input_and_every_machine_outlasts_its_adapt
     assert machine.lasts is True
 
 
-@pytest.mark.parametrize("make", [lambda build: build(), begun], ids=["new", "begun"])
+@pytest.mark.parametrize("make", [new, begun])
 @machines
 def test_disconnected_machine_is_over_and_says_nothing(build: Build, make: Callable[[Build], Driven]) -> None:
     talk = make(build)
@@ -92,7 +96,7 @@ def test_disconnected_machine_is_over_and_says_nothing(build: Build, make: Calla
     assert_over(talk)
 
 
-@pytest.mark.parametrize("make", [lambda build: build(), begun], ids=["new", "begun"])
+@pytest.mark.parametrize("make", [new, begun])
 @machines
 def test_ended_machine_closes_once_and_says_nothing_after_it(
     build: Build, make: Callable[[Build], Driven]
@@ -138,6 +142,27 @@ def test_worker_lost_before_it_is_ready_is_replaced_without_an_event(build: Buil
         assert len(talk.runs) == 1
     else:
         assert told[0]["type"] in ("session.created", "prepared", "session.started")
+
+
+@pytest.mark.parametrize(
+    ("build", "make"),
+    [
+        *((build, new) for build in (Conversation, DuplexConversation, ChatJar, RealtimeChatJar)),
+        *((build, begun) for build in (Conversation, DuplexConversation, RealtimeChatJar)),
+    ],
+)
+def test_frame_that_is_no_json_text_ends_the_session(build: Build, make: Callable[[Build], Driven]) -> None:
+    for frame in (b"", b"{", b"no json", b'{"type":"pause","timeout":NaN}', b"[" * 100_000, None):
+        talk = make(build)
+        machine, now = talk.dialect, talk.now
+        told = talk.do(machine.binary_frame(now)) if frame is None else talk.client(frame)
+        (error,) = told
+        code = error.get("code") or error["error"]["code"]
+        assert code == ("invalid_frame" if frame is None else "invalid_json")
+        assert talk.close_code == 1003
+    talk = make(build)
+    assert talk.client(b'{"type":"x","y":"\xff"}') == [], "invalid UTF-8 is closed without an event"
+    assert talk.close_code == 1007
 
 
 @pytest.mark.parametrize(

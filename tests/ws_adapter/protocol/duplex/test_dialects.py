@@ -21,6 +21,13 @@ OTHER: dict[Build, Event] = {
     DuplexConversation: {"type": "prepare", "system_prompt": "Another."},
 }
 CLOSED: dict[Build, str] = {Conversation: "session.closed", DuplexConversation: "stopped"}
+at_worker = pytest.mark.parametrize(
+    ("build", "state"),
+    [
+        *((Conversation, state) for state in (CONFIGURING, ACTIVE)),
+        *((DuplexConversation, state) for state in (CONFIGURING, ACTIVE, State.PAUSED)),
+    ],
+)
 both = pytest.mark.parametrize("build", [Conversation, DuplexConversation], ids=["realtime", "ws_duplex"])
 
 
@@ -110,18 +117,46 @@ def test_opener_timeout_counts_from_the_grant_and_ignores_an_invalid_opener(buil
     assert talk.close_code == 1000
 
 
-@pytest.mark.parametrize(
-    ("build", "state"),
-    [
-        *((Conversation, state) for state in (CONFIGURING, ACTIVE)),
-        *((DuplexConversation, state) for state in (CONFIGURING, ACTIVE, State.PAUSED)),
-    ],
-)
+@at_worker
 def test_session_limit_counts_from_the_grant(build: Build, state: State) -> None:
     talk = in_state(build, state, session_limit_s=40.0)
     assert talk.wait(39.9) == []
     assert outcomes(talk.wait(0.1)) == timed_out(build, "Session limit (40.0s)")
     assert talk.close_code == 1000
+
+
+@at_worker
+@pytest.mark.parametrize(
+    ("reason", "code", "closed", "close"),
+    [
+        (Reason.WORKER_LOST, "inference_error", "backend_error", 1011),
+        (Reason.UNIT_TIMEOUT, "inference_error", "backend_error", 1011),
+        (Reason.ENGINE_FATAL, "inference_error", "backend_error", 1011),
+        (Reason.LEASE_REVOKED, "inference_error", "backend_error", 1011),
+        (Reason.UNIT_WINDOW, "inference_error", "backend_error", 1011),
+        (Reason.KV_EXHAUSTED, "inference_error", "backend_error", 1013),
+        (Reason.CONFIG_INVALID, "invalid_payload", "backend_error", 1008),
+        (Reason.SESSION_LIMIT, None, "timeout", 1000),
+        (Reason.IDLE_TIMEOUT, None, "timeout", 1000),
+        (Reason.NO_FREE_SLOT, "worker_busy", None, 1013),
+        (Reason.QUEUE_FULL, "queue_full", None, 1013),
+        (Reason.LOADING, "service_unavailable", None, 1013),
+        (Reason.ATTACH_TIMEOUT, "worker_connect_failed", None, 1013),
+        (Reason.MODE_UNSUPPORTED, "unsupported_mode", None, 1008),
+    ],
+)
+def test_end_of_the_worker_session_in_public(
+    build: Build, state: State, reason: Reason, code: str | None, closed: str | None, close: int
+) -> None:
+    talk = in_state(build, state)
+    if build is DuplexConversation and closed is not None:
+        clock = {Reason.SESSION_LIMIT: "Session limit", Reason.IDLE_TIMEOUT: "Idle timeout"}.get(reason)
+        end = f"timeout: {clock}" if clock else "stopped: error"
+    else:
+        end = f"session.closed: {closed}"
+    assert outcomes(talk.fail(reason)) == [*([code] if code else []), *([end] if closed else [])]
+    assert talk.close_code == close
+    assert talk.after_close == []
 
 
 @both

@@ -1,14 +1,13 @@
 """`session.init`: the `config` table, prompts, voices, and what is said about bad values."""
 
 import base64
-import io
 import struct
-import wave
 
 import numpy as np
 import pytest
 
 from tests.ws_adapter.support.conversation import CATALOGUE, Conversation, Event, codes
+from tests.ws_adapter.support.sound import wav
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT, DuplexConfig, SessionSetup
 
 CONFIG = {
@@ -193,20 +192,6 @@ def base64_of(data: bytes) -> str:
 
 def tone(seconds: float, rate: int = 16_000) -> np.ndarray:
     return (0.5 * np.sin(np.arange(round(seconds * rate)) * 2 * np.pi * 220 / rate)).astype("<f4")
-
-
-def wav(samples: np.ndarray, rate: int = 16_000, width: int = 2, channels: int = 1) -> bytes:
-    """A PCM WAV file; every channel holds `samples`."""
-    scaled = (samples * (2 ** (8 * width - 1) - 1)).astype("<i8")
-    frames = np.repeat(scaled, channels).astype("<i8").tobytes()
-    data = b"".join(frames[i : i + width] for i in range(0, len(frames), 8))
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(channels)
-        writer.setsampwidth(width)
-        writer.setframerate(rate)
-        writer.writeframes(data)
-    return file.getvalue()
 
 
 def float_wav(samples: np.ndarray, rate: int = 16_000) -> bytes:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Event
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation, chunk, names
 from tests.ws_adapter.support.tokens import tokens
@@ -114,16 +113,6 @@ def test_results_come_in_input_order(talk: DuplexConversation) -> None:
     assert [(e["current_time"], e["kv_cache_length"]) for e in results] == [(1, 110), (2, 120)]
 
 
-def test_failed_unit_is_an_error_and_a_listen(talk: DuplexConversation) -> None:
-    talk.client(chunk(2.0))
-    talk.speak(1)
-    events = talk.finish(2, UnitEnd.FAILED, "half a wo", failure=Reason.INFERENCE_FAILED)
-    assert names(events) == ["error:inference_error", "listen"]
-    assert events[0]["error"] == events[0]["message"]
-    assert events[1] == LISTEN | {"current_time": 2, "kv_cache_length": 102}
-    assert talk.dialect.is_over is False
-
-
 @pytest.mark.parametrize(("text", "told"), [("Seven", "speak"), ("", "listen")])
 def test_context_full_comes_behind_the_result(talk: DuplexConversation, text: str, told: str) -> None:
     talk.client(chunk(2.0))
@@ -152,14 +141,6 @@ def test_dropped_units_are_answered_in_their_place() -> None:
     lengths = [result["kv_cache_length"] for result in [*results, *talk.finish(3)]]
     assert lengths == sorted(lengths)
     assert 0 not in lengths
-
-
-def test_no_listen_for_a_dropped_unit_inside_a_response() -> None:
-    talk = stalled()
-    results = [*talk.speak(1), *talk.speak(2), *talk.speak(3, end=UnitEnd.TURN)]
-    assert names(results) == ["speak", "speak", "speak"]
-    assert results[-1]["dropped_total"] == 1
-    assert results[-1]["current_time"] == 4
 
 
 def test_interrupt_ends_a_response_at_the_next_unit(talk: DuplexConversation) -> None:

@@ -15,7 +15,6 @@ from tests.ws_adapter.support.duplex_conversation import (
     DuplexConversation,
     chunk,
     duplex_in,
-    names,
     picture,
     pictured,
 )
@@ -293,26 +292,6 @@ def test_no_event(talk: DuplexConversation, event: Any, code: str, message: str)
     events = talk.client(event)
     assert (events[0]["code"], message_of(events)) == (code, message)
     assert talk.closed is None
-
-
-@pytest.mark.parametrize(
-    ("frame", "told", "close"),
-    [
-        (b"no json", ["error:invalid_json"], 1003),
-        (b'{"type":"pause","timeout":NaN}', ["error:invalid_json"], 1003),
-        (b"", ["error:invalid_json"], 1003),
-        (b'{"type":"stop"', ["error:invalid_json"], 1003),
-        (b'{"type":"client_diagnostic","x":"\xff"}', [], 1007),
-        (None, ["error:invalid_frame"], 1003),
-    ],
-)
-def test_frame_that_is_no_json_text_ends_the_session(
-    frame: bytes | None, told: list[str], close: int
-) -> None:
-    talk = active()
-    events = talk.do(talk.dialect.binary_frame(talk.now)) if frame is None else talk.client(frame)
-    assert names(events) == told
-    assert talk.close_code == close
 
 
 def test_diagnostics_are_limited_to_sixty_a_minute(talk: DuplexConversation) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import Event
 from tests.ws_adapter.support.duplex_conversation import (
     INTERRUPT,
@@ -165,23 +164,3 @@ def test_idle_clock_stands_still_during_a_pause() -> None:
     talk.client(RESUME)
     assert talk.wait(59, others_wait=True) == []
     assert ends_with_timeout(talk, talk.wait(1, others_wait=True), "Idle timeout (60.0s)")
-
-
-@pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE, State.PAUSED])
-@pytest.mark.parametrize(
-    ("reason", "told", "last", "close"),
-    [
-        (Reason.WORKER_LOST, ["error:inference_error", "stopped"], "error", 1011),
-        (Reason.KV_EXHAUSTED, ["error:inference_error", "stopped"], "error", 1013),
-        (Reason.CONFIG_INVALID, ["error:invalid_payload", "stopped"], "error", 1008),
-        (Reason.MODE_UNSUPPORTED, ["error:unsupported_mode"], None, 1008),
-        (Reason.SESSION_LIMIT, ["timeout"], "Session limit", 1000),
-        (Reason.IDLE_TIMEOUT, ["timeout"], "Idle timeout", 1000),
-    ],
-)
-def test_worker_failed(state: State, reason: Reason, told: list[str], last: str | None, close: int) -> None:
-    talk = duplex_in(state)
-    events = talk.fail(reason)
-    assert names(events) == told
-    assert events[-1].get("reason") == last
-    assert talk.close_code == close

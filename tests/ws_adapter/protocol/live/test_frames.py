@@ -37,13 +37,6 @@ def hear(session: LiveConversation, seconds: float, level: float = 0.0) -> None:
         session.wait(0.02)
 
 
-def listen_through(session: LiveConversation) -> None:
-    """The worker listens to all that it has."""
-    while len(session.runs) > session.finished:
-        session.finished += 1
-        answer(session, session.finished, UnitEnd.LISTEN)
-
-
 def test_frame_runs_as_soon_as_it_has_been_heard() -> None:
     session = begun()
     assert session.configured[0].setup.unit_ms == 80  # type: ignore[union-attr]
@@ -87,7 +80,7 @@ def test_muted_client_feeds_frames_of_silence_in_real_time() -> None:
     session.client({"type": "session.input_audio.mute"})
     for _ in range(50):
         session.wait(0.04)
-        listen_through(session)
+        session.listen_through()
     assert 24 <= session.finished <= 26  # of 2 s
 
 
@@ -95,7 +88,7 @@ def test_usage_counts_seconds_of_frames() -> None:
     session = begun()
     for _ in range(70):
         hear(session, FRAME_S)
-        listen_through(session)
+        session.listen_through()
     (usage,) = (event for event in session.sent if event["type"] == "session.usage.updated")
     assert usage["usage"]["seconds"] == pytest.approx(5.04)
 

@@ -34,8 +34,7 @@ def hear(session: LiveConversation, *pieces: tuple[float, float]) -> None:
         for _ in range(round(seconds * 10)):
             session.client(append(0.1, level))
             session.wait(0.1)
-            while len(session.runs) > session.finished:
-                session.finish(UnitEnd.LISTEN)
+            session.listen_through()
 
 
 def test_speech_before_pause_is_transcribed_with_its_times() -> None:

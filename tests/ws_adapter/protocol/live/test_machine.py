@@ -40,12 +40,6 @@ def words(events: list[Event]) -> str:
     return "".join(event["delta"] for event in events if "transcript" in event["type"])
 
 
-def listen_through(session: LiveConversation) -> None:
-    """The worker listens to all that it has."""
-    while len(session.runs) > session.finished:
-        session.finish(LISTEN)
-
-
 def test_model_speech_is_sent_as_audio_and_aligned_transcript(session: LiveConversation) -> None:
     session.talk((LISTEN, ""), (CHUNK, "Seven"), (TURN, " apples."), (LISTEN, ""), (LISTEN, ""))
 
@@ -299,10 +293,16 @@ def test_unmuted_client_that_sends_nothing_is_fed_no_silence(session: LiveConver
     assert len(session.runs) + session.dialect.held_bytes // 64_000 <= ran
 
 
-def test_commentary_before_any_sound_is_read_at_once() -> None:
+def greeting() -> LiveConversation:
+    """A session whose model was asked to speak first."""
     session = LiveConversation()
     session.begin(reads=frozenset({TextPurpose.COMMENTARY}))
     session.client({"type": "session.commentary.append", "content": "Greet the user.", "delegation_id": None})
+    return session
+
+
+def test_commentary_before_any_sound_is_read_at_once() -> None:
+    session = greeting()
     session.wait(0.1)
     (text,) = session.runs[0].texts
     told_of = session.finish(CHUNK, "Hello")
@@ -316,12 +316,10 @@ def test_commentary_before_any_sound_is_read_at_once() -> None:
 
 
 def test_model_that_never_speaks_of_commentary_is_fed_silence_for_a_bounded_time() -> None:
-    session = LiveConversation()
-    session.begin(reads=frozenset({TextPurpose.COMMENTARY}))
-    session.client({"type": "session.commentary.append", "content": "Greet.", "delegation_id": None})
+    session = greeting()
     for _ in range(40):
         session.wait(0.5)
-        listen_through(session)
+        session.listen_through()
     assert len(session.runs) == MOST_SILENCE
 
 
@@ -332,7 +330,7 @@ def test_upload_far_ahead_of_the_clock_loses_no_second(session: LiveConversation
         session.wait(0.01)
         if session.is_held:
             session.finish(LISTEN)
-    listen_through(session)
+    session.listen_through()
     assert len(session.runs) >= 20
     assert not any(answer.outcome is Outcome.DROPPED for answer in session.answers)
 
@@ -342,7 +340,7 @@ def test_microphone_that_a_network_held_up_still_interrupts(session: LiveConvers
     session.wait(3.0)
     for _ in range(30):
         session.client(append(0.1))
-    listen_through(session)
+    session.listen_through()
     session.talk((CHUNK, "One two three"), (CHUNK, " four"))
     for _ in range(12):
         session.client(append(0.1, 0.5))

@@ -4,8 +4,7 @@ import pytest
 
 from antiphon.contract import Reason
 from tests.support.schemas import Event
-from tests.ws_adapter.support.conversation import ready_signal
-from tests.ws_adapter.support.live_conversation import LiveConversation, append, start, told
+from tests.ws_adapter.support.live_conversation import LiveConversation, append, told
 from ws_adapter.protocol.core.signals import TextPurpose, UnitEnd
 from ws_adapter.protocol.duplex.texts import MOST_BYTES, MOST_TEXTS
 
@@ -20,9 +19,7 @@ def text(kind: str = "thinking", content: str = "The user is called Ada.", **fie
 def live(purposes: frozenset[TextPurpose] = BOTH) -> LiveConversation:
     """A session that has begun, with a model that reads texts for these purposes."""
     session = LiveConversation()
-    session.client(start())
-    session.grant()
-    session.worker(ready_signal(text_purposes=purposes))
+    session.begin(reads=purposes)
     return session
 
 

@@ -5,10 +5,8 @@ import pytest
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
-    COMMIT,
     NativeConversation,
     RealtimeGaConversation,
-    append,
     begun,
     granted,
     message,
@@ -34,15 +32,9 @@ def manual(transcription: Event | None = ON) -> RealtimeGaConversation:
     return begun(audio={"input": {"turn_detection": None, "transcription": transcription}})
 
 
-def commit(session: RealtimeGaConversation, seconds: float = 1.0) -> str:
-    """The user says something; the id of the item."""
-    session.client(append(seconds))
-    return str(session.client(COMMIT)[0]["item_id"])
-
-
 def test_transcription_is_off_until_it_is_asked_for_and_echoed() -> None:
     session = manual(None)
-    commit(session)
+    session.commit()
     assert session.transcribing == []
     assert session.sent[-4]["session"]["audio"]["input"]["transcription"] is None
     for given in (ON, None):
@@ -55,7 +47,7 @@ def test_transcription_committed_item_is_asked_for_with_its_audio_and_foreign_mo
     transcription: Event, model: str
 ) -> None:
     session = manual(transcription)
-    item_id = commit(session, 2.0)
+    item_id = session.commit(2.0)[0]["item_id"]
     (item,) = session.transcribing
     assert (item.item_id, item.model) == (item_id, model)
     assert abs(np.frombuffer(item.audio, "<f4").size - 32_000) < 16
@@ -63,7 +55,7 @@ def test_transcription_committed_item_is_asked_for_with_its_audio_and_foreign_mo
 
 def test_transcription_deltas_and_completed_name_the_item_which_can_be_retrieved() -> None:
     session = manual()
-    item_id = commit(session)
+    item_id = session.commit()[0]["item_id"]
     retrieve: Event = {"type": "conversation.item.retrieve", "item_id": item_id}
     assert session.client(retrieve)[0]["item"]["content"][0]["transcript"] is None
     delta = session.transcribe(InputTranscriptDelta("how are", 0.0, 1.0))
@@ -82,7 +74,7 @@ def test_transcription_deltas_and_completed_name_the_item_which_can_be_retrieved
 
 def test_transcription_failure_says_why_and_answers_go_on() -> None:
     session = manual()
-    item_id = commit(session)
+    item_id = session.commit()[0]["item_id"]
     (failed,) = session.transcribe(InputTranscriptFailed(TranscriptionCode.QUEUE_FULL, "no slot"))
     error = {"type": "server_error", "code": "queue_full", "message": "no slot", "param": None}
     assert (failed["type"], failed["item_id"], failed["error"]) == (f"{KIND}.failed", item_id, error)
@@ -91,7 +83,7 @@ def test_transcription_failure_says_why_and_answers_go_on() -> None:
 
 def test_transcription_does_not_wait_for_the_answer_nor_the_answer_for_it() -> None:
     session = manual()
-    commit(session)
+    session.commit()
     session.respond()
     session.say("Seven")
     (completed,) = session.transcribe(DONE)
@@ -101,7 +93,7 @@ def test_transcription_does_not_wait_for_the_answer_nor_the_answer_for_it() -> N
 
 def test_transcription_of_deleted_item_is_cancelled() -> None:
     session = manual()
-    item_id = commit(session)
+    item_id = session.commit()[0]["item_id"]
     events = session.client({"type": "conversation.item.delete", "item_id": item_id})
     assert told(events) == ["conversation.item.deleted"]
     assert session.transcribing == []
@@ -127,7 +119,7 @@ def test_transcript_of_native_turn_is_in_prompt_of_next_model_session() -> None:
 
 def test_transcribed_speech_lets_the_model_take_turns_later() -> None:
     session = manual()
-    commit(session)
+    session.commit()
     session.transcribe(DONE)
     session.answer("fine")
     session.client(update(audio={"input": {"turn_detection": {"type": "semantic_vad"}}}))

@@ -12,7 +12,6 @@ from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.realtime_ga_conversation import (
     CANCEL,
     CLOSING,
-    COMMIT,
     CREATE,
     SEMANTIC,
     VAD,
@@ -87,8 +86,7 @@ def test_audio_before_the_update_moves_to_the_model() -> None:
 def test_update_after_a_spoken_turn_is_accepted_and_turns_stay_detected() -> None:
     """The model could not be told what was said, since nobody has written it down."""
     session = begun()
-    session.client(append(1.0))
-    session.client(COMMIT)
+    session.commit()
     updated = session.client(update(instructions="Be brief.", **SEMANTIC))
     assert updated[0]["session"]["instructions"] == "Be brief."
     assert detection(updated) == VAD

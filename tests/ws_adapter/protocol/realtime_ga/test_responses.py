@@ -23,6 +23,7 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
     begun,
     heard,
     message,
+    output,
     sound,
     told,
 )
@@ -131,8 +132,7 @@ def test_tool_output_before_response_done_is_in_next_turn() -> None:
     session.respond()
     session.say("Let me see.")
     session.call()
-    output = {"type": "function_call_output", "call_id": "call_1", "output": "sun"}
-    answers = session.client({"type": "conversation.item.create", "item": output})
+    answers = session.client(output("call_1"))
     session.finish()
     session.respond()
     assert told(answers) == ["conversation.item.added", "conversation.item.done"]
@@ -156,8 +156,7 @@ def test_cancelled_tool_call_is_absent_from_next_turn() -> None:
 def test_turn_holds_whole_conversation() -> None:
     session = begun(instructions="Be brief.")
     session.client(message("Mind the gap", "system"))
-    session.client(append(1.0))
-    session.client(COMMIT)
+    session.commit()
     session.answer("Seven")
     session.client(message("And now?"))
     session.respond()
@@ -264,8 +263,7 @@ def test_a_response_outside_the_conversation_joins_nothing(session: RealtimeGaCo
 def test_an_unknown_reference_or_call_is_refused(session: RealtimeGaConversation) -> None:
     reference = {"type": "item_reference", "id": "item_9"}
     (of_item,) = session.client({"type": "response.create", "response": {"input": [reference]}})
-    output = {"type": "function_call_output", "call_id": "call_9", "output": ""}
-    (of_call,) = session.client({"type": "conversation.item.create", "item": output})
+    (of_call,) = session.client(output("call_9"))
     assert of_item["error"]["param"] == "response.input[0].id"
     assert (of_call["error"]["code"], of_call["error"]["param"]) == ("invalid_value", "item.call_id")
     assert session.runs == []

@@ -6,10 +6,8 @@ import pytest
 
 from tests.ws_adapter.protocol.realtime_ga.test_native_walk import EVENTS, WORKER, work
 from tests.ws_adapter.support.realtime_ga_conversation import (
-    COMMIT,
     NativeConversation,
     RealtimeGaConversation,
-    append,
     begun,
     message,
     sound,
@@ -71,8 +69,7 @@ def test_items_with_clips_after_failover_give_same_turn() -> None:
     session = begun()
     clip = {"type": "input_audio", "audio": sound(0.5)}
     session.client(message(role="user", content=[clip, {"type": "input_text", "text": "What is it?"}]))
-    session.client(append(0.3))
-    session.client(COMMIT)
+    session.commit(0.3)
     session.answer("A sound.", output_modalities=["text"])
     session.client(message("And now?"))
     session.respond(output_modalities=["text"])
@@ -121,8 +118,7 @@ def test_unsent_answer_without_journal_is_retried_at_failover() -> None:
 
 def test_input_transcription_is_retried_at_failover_and_sent_once() -> None:
     session = begun(audio={"input": {"turn_detection": None, "transcription": {"model": "whisper-1"}}})
-    session.client(append(1.0))
-    session.client(COMMIT)
+    session.commit()
     audio = session.transcribing[0].audio
     session.transcribe(InputTranscriptDelta("how are", 0.0, 0.5))
     session.move()

@@ -15,6 +15,7 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
     begun,
     granted,
     message,
+    output,
     told,
     update,
 )
@@ -107,6 +108,10 @@ def test_first_update_of_unmodified_clients_is_accepted() -> None:
     assert answer["session"]["tracing"] == "auto"
 
 
+def turns(**detection: Any) -> Event:
+    return {"audio": {"input": {"turn_detection": detection}}}
+
+
 INVALID, MISSING, UNKNOWN = "invalid_value", "missing_required_parameter", "unknown_parameter"
 
 
@@ -130,16 +135,8 @@ INVALID, MISSING, UNKNOWN = "invalid_value", "missing_required_parameter", "unkn
         ({"audio": {"output": {"loud": 1}}}, UNKNOWN, "audio.output.loud"),
         ({"audio": {"input": {"format": {"type": "audio/mp3"}}}}, INVALID, "audio.input.format.type"),
         ({"audio": {"input": {"format": {**PCM, "rate": 16000}}}}, INVALID, "audio.input.format.rate"),
-        (
-            {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},
-            INVALID,
-            "audio.input.turn_detection.threshold",
-        ),
-        (
-            {"audio": {"input": {"turn_detection": {"threshold": 0.5}}}},
-            MISSING,
-            "audio.input.turn_detection.type",
-        ),
+        (turns(type="server_vad", threshold=2), INVALID, "audio.input.turn_detection.threshold"),
+        (turns(threshold=0.5), MISSING, "audio.input.turn_detection.type"),
     ],
 )
 def test_a_wrong_field_refuses_the_whole_update(change: Event, code: str, param: str) -> None:
@@ -249,8 +246,7 @@ def test_model_without_tools_gets_neither_tools_nor_calls() -> None:
     session.client(message("Hello"))
     call = {"type": "function_call", "name": "weather", "arguments": "{}", "call_id": "call_1"}
     session.client({"type": "conversation.item.create", "item": call})
-    output = {"type": "function_call_output", "call_id": "call_1", "output": "sun"}
-    session.client({"type": "conversation.item.create", "item": output})
+    session.client(output("call_1"))
     session.answer(tools=[WEATHER])
     assert session.turn.tools == ()
     assert [message.role for message in session.turn.messages] == ["system", "user"]

@@ -10,10 +10,12 @@ from tests.support.long import long, seeds
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
     COMMIT,
+    COMMITTED,
     WEATHER,
     RealtimeGaConversation,
     append,
     message,
+    output,
     told,
     truncate,
     update,
@@ -53,8 +55,7 @@ def type_turn(talk: RealtimeGaConversation, text: str) -> str:
 def speak_turn(talk: RealtimeGaConversation, seconds: float) -> str:
     """The user speaks and the model answers; the id of the user's item."""
     talk.now += seconds
-    talk.client(append(seconds))
-    committed = talk.client(COMMIT)[0]
+    committed = talk.commit(seconds)[0]
     talk.answer("I see.")
     item_id: str = committed["item_id"]
     return item_id
@@ -114,9 +115,7 @@ def test_dropped_items_may_still_be_named_by_a_client() -> None:
     assert told(talk.client(truncate(item_id, 100))) == ["conversation.item.truncated"]
     added, _ = talk.client({**message("front"), "previous_item_id": item_id})
     assert added["previous_item_id"] is None
-    output = {"type": "function_call_output", "call_id": "call_early", "output": "sun"}
-    answers = talk.client({"type": "conversation.item.create", "item": output})
-    assert told(answers) == ["conversation.item.added", "conversation.item.done"]
+    assert told(talk.client(output("call_early"))) == COMMITTED[1:]
     gone = {"type": "conversation.item.delete", "item_id": item_id}
     assert told(talk.client(gone)) == ["conversation.item.deleted"]
     (retrieved,) = talk.client({"type": "conversation.item.retrieve", "item_id": item_id})

@@ -5,6 +5,8 @@ import wave
 
 import numpy as np
 
+from ws_adapter.protocol.wire.codec import Samples
+
 
 def wav(samples: np.ndarray, rate: int = 16_000, width: int = 2, channels: int = 1) -> bytes:
     """A PCM WAV file; every channel holds `samples`."""
@@ -18,3 +20,9 @@ def wav(samples: np.ndarray, rate: int = 16_000, width: int = 2, channels: int =
         writer.setframerate(rate)
         writer.writeframes(data)
     return file.getvalue()
+
+
+def tone(rate_hz: int, seconds: float = 1.0, hz: float = 400.0) -> Samples:
+    """A sine, half as loud as can be."""
+    times = np.arange(round(rate_hz * seconds)) / rate_hz
+    return (0.5 * np.sin(2 * np.pi * hz * times)).astype(np.float32)

@@ -4,12 +4,14 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from antiphon.contract import Reason
 from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, append, f32, request
 from tests.ws_adapter.support.chat_conversation import RealtimeChatJar as Jar
 from tests.ws_adapter.support.conversation import CLOSE, Event, codes, kinds
+from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME
 from ws_adapter.protocol.core.config import ChatSetup
@@ -34,9 +36,10 @@ def code_of(events: list[Event]) -> str:
     return code
 
 
-def concluded(jar: Jar, close: int, *told: str) -> None:
-    """Fails unless the last events were `told` and the connection closes."""
+def concluded(jar: Jar, close: int, *told: str, reason: str | None = None) -> None:
+    """Fails unless the last events were `told`, the last one with this reason, and the connection closes."""
     assert kinds(jar.sent)[-len(told) :] == list(told)
+    assert reason in (None, jar.sent[-1].get("reason"))
     assert jar.close_code == close
     assert jar.after_close == []
 
@@ -61,17 +64,13 @@ def busy(jar: Jar) -> Jar:
 
 def test_created(silent: Jar) -> None:
     created = silent.activate(prompt_tokens=12)
-    usage = created.pop("usage")
     assert created == {
         "type": "session.created",
         "metrics": {"n_past_max": 8192, "prompt_length": 12},
         "session_id": SESSION,
         "mode": "turn_based",
+        "usage": msgspec.to_builtins(tokens(input_text=12)),
     }
-    assert (usage["total_tokens"], usage["input_tokens"], usage["output_tokens"]) == (12, 12, 0)
-    inputs = {"text_tokens": 12, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
-    assert usage["input_token_details"] == inputs
-    assert usage["output_token_details"] == {"text_tokens": 0, "audio_tokens": 0}
     assert silent.configured[0].setup == ChatSetup()
 
 
@@ -132,9 +131,7 @@ def test_streamed_answer(jar: Jar) -> None:
     assert done == {"type": "response.done", **ids, "text": "Seven.", "reason": "turn_end"}
     counts = {"kv_cache_length": 31, "n_past_max": 8192, "n_tokens": 4, "n_tts_tokens": 0}
     assert metrics == {**counts, "wall_clock_ms": 250.0}
-    inputs = {"text_tokens": 27, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
-    details = {"input_token_details": inputs, "output_token_details": {"text_tokens": 4, "audio_tokens": 0}}
-    assert usage == {"total_tokens": 31, "input_tokens": 27, "output_tokens": 4, **details}
+    assert usage == msgspec.to_builtins(tokens(input_text=27, output_text=4))
 
 
 def test_answer_at_once(jar: Jar) -> None:
@@ -290,8 +287,7 @@ def test_worker_that_goes_away_ends_its_turn_or_the_session(busy: Jar, is_in_tim
         assert busy.closed is None
     else:
         busy.fail(Reason.SESSION_LIMIT)
-        concluded(busy, 1012, "session.closed")
-        assert busy.sent[-1]["reason"] == "server_shutdown"
+        concluded(busy, 1012, "session.closed", reason="server_shutdown")
 
 
 @pytest.mark.parametrize("reason", [Reason.IMAGE_INVALID, Reason.CONTENT_UNSUPPORTED, Reason.INPUT_TOO_LONG])
@@ -317,8 +313,7 @@ def test_third_failure_in_a_row_ends_the_session(jar: Jar) -> None:
             assert kinds(told)[:2] == ["error:inference_error", "response.done"]
         else:
             jar.answer()
-    concluded(jar, 1011, "session.closed")
-    assert jar.sent[-1]["reason"] == "backend_error"
+    concluded(jar, 1011, "session.closed", reason="backend_error")
 
 
 def test_answer_too_long_to_be_sent_at_once(jar: Jar) -> None:
@@ -390,8 +385,7 @@ OPEN = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE]
 def test_client_or_server_that_ends(state: State) -> None:
     jar = in_state(state)
     jar.client(CLOSE)
-    concluded(jar, 1000, "session.closed")
-    assert jar.sent[-1]["reason"] == "user_stop"
+    concluded(jar, 1000, "session.closed", reason="user_stop")
     assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
     jar = in_state(state)
     assert jar.machine.is_waiting == (state is State.QUEUED)
@@ -494,11 +488,9 @@ def test_no_opener_in_time_and_a_client_that_does_not_read(jar: Jar) -> None:
     late = Jar(init_timeout_s=20.0)
     late.grant()
     late.wait(20.0)
-    concluded(late, 1000, "session.closed")
-    assert late.sent[-1]["reason"] == "timeout"
+    concluded(late, 1000, "session.closed", reason="timeout")
     jar.do(jar.machine.slow_consumer())
-    concluded(jar, 1008, "session.closed")
-    assert jar.sent[-1]["reason"] == "slow_consumer"
+    concluded(jar, 1008, "session.closed", reason="slow_consumer")
 
 
 def test_idle_between_turns() -> None:
@@ -512,8 +504,7 @@ def test_idle_between_turns() -> None:
     jar.wait(599.9)
     assert jar.closed is None
     jar.wait(0.1)
-    concluded(jar, 1000, "session.closed")
-    assert jar.sent[-1]["reason"] == "timeout"
+    concluded(jar, 1000, "session.closed", reason="timeout")
 
 
 def test_no_room_for_input_or_for_a_voice_in_the_queue(jar: Jar, silent: Jar) -> None:

@@ -373,8 +373,9 @@ def test_flood_of_frames(asked: ChatJar) -> None:
 
 
 def test_large_request_is_read_beside_the_event_loop() -> None:
-    jar = ChatJar(read_now=False)
-    frame = json.dumps(request({"role": "user", "content": "x" * LARGE_FRAME})).encode()
+    jar, wrong, gone = (ChatJar(read_now=False) for _ in range(3))
+    large = {"role": "user", "content": "x" * LARGE_FRAME}
+    frame = json.dumps(request(large)).encode()
     jar.client(frame)
     assert jar.offload is not None
     assert jar.machine.held_bytes == len(frame)
@@ -384,14 +385,10 @@ def test_large_request_is_read_beside_the_event_loop() -> None:
     assert jar.slots == ["take"]
     assert jar.machine.held_bytes == LARGE_FRAME
 
-
-def test_large_request_that_is_refused_and_client_that_goes_while_its_request_is_read() -> None:
-    large = {"role": "user", "content": "x" * LARGE_FRAME}
-    wrong, gone = ChatJar(read_now=False), ChatJar(read_now=False)
     wrong.client(request(large, streaming=7))
     wrong.read()
     refused(wrong, code="invalid_payload", close=1008, told="streaming")
-    gone.client(request(large))
+    gone.client(frame)
     gone.machine.disconnected()
     assert gone.read() == []
     assert gone.slots == []

@@ -38,15 +38,6 @@ def test_input_before_init(state: State) -> None:
     assert in_state(state).client(append(input_id="in-1")) == [{"type": "error", "error": error}]
 
 
-def test_input_while_active_runs_at_once_unless_it_is_invalid() -> None:
-    talk = in_state(State.ACTIVE)
-    assert codes(talk.client({"type": "input.append", "input": {"audio": "%%%"}})) == ["invalid_payload"]
-    assert talk.runs == []
-    assert talk.dialect.state is State.ACTIVE
-    talk.client(append())
-    assert [run.unit for run in talk.runs] == [1]
-
-
 def test_held_input_does_not_age_while_it_waits() -> None:
     talk = in_state(State.QUEUED)
     talk.client(INIT)

@@ -402,14 +402,6 @@ def test_force_listen_again_cancels_each_unit_only_once(talk: Conversation) -> N
     assert talk.cancelled == [3]
 
 
-def test_force_listen_with_nothing_in_flight_is_closed_by_its_own_unit(talk: Conversation) -> None:
-    talk.client(append())
-    opened = talk.speak(1)[0]["response_id"]
-    talk.client(append(force_listen=True))
-    assert talk.cancelled == []
-    assert talk.finish(2)[0]["response_id"] == opened
-
-
 def test_force_listen_after_sent_text_still_sends_listen_for_its_unit() -> None:
     talk = active(hold_output=True)
     talk.client(append())

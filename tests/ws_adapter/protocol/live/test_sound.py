@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from tests.ws_adapter.support.sound import tone
 from ws_adapter.protocol.live.sound import Format, InputConverter, OutputConverter
 
 FORMATS = [
@@ -16,11 +16,6 @@ formats = pytest.mark.parametrize("format", FORMATS, ids=lambda f: f"{f.encoding
 
 LONGEST_IN_MS = 30
 LONGEST_OUT_MS = 50
-
-
-def tone(rate_hz: int, seconds: float = 1.0) -> NDArray[np.float32]:
-    """400 Hz, half as loud as can be."""
-    return (0.5 * np.sin(2 * np.pi * 400 * np.arange(round(rate_hz * seconds)) / rate_hz)).astype(np.float32)
 
 
 @formats

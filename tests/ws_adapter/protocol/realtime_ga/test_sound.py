@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 
 from tests.ws_adapter.support.realtime_ga_conversation import begun, heard
+from tests.ws_adapter.support.sound import tone
 from ws_adapter.protocol.core.signals import Piece
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer
 
 PCMU = Format("audio/pcmu", 8000)
-
-
-def tone(hz: float, rate_hz: int, seconds: float = 1.0) -> Any:
-    times = np.arange(round(seconds * rate_hz)) / rate_hz
-    return (0.5 * np.sin(2 * np.pi * hz * times)).astype(np.float32)
 
 
 def loudness(samples: Any) -> float:
@@ -27,7 +23,7 @@ def loudness(samples: Any) -> float:
 def test_g711_output_is_filtered_before_it_is_thinned(hz: float, passes: bool) -> None:
     session = begun(audio={"input": {"turn_detection": None}, "output": {"format": {"type": "audio/pcmu"}}})
     session.respond()
-    session.worker(Piece(1, "Beep", tone(hz, 24_000).tobytes()))
+    session.worker(Piece(1, "Beep", tone(24_000, hz=hz).tobytes()))
     session.finish()
     samples = PCMU.decode(heard(session.sent))
     assert (loudness(samples) > 0.3) == passes
@@ -37,7 +33,7 @@ def test_g711_output_is_filtered_before_it_is_thinned(hz: float, passes: bool) -
 @pytest.mark.parametrize("format", [PCM_24K, PCMU], ids=["pcm", "pcmu"])
 def test_committed_audio_is_complete(format: Format) -> None:
     buffer = InputBuffer(format)
-    data = format.encode(tone(440.0, format.rate_hz))
+    data = format.encode(tone(format.rate_hz))
     for at in range(0, len(data), 333):
         buffer.append(data[at : at + 333])
     samples = np.frombuffer(buffer.take_all(), "<f4")

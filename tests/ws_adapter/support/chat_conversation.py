@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from tests.ws_adapter.support import tokens as counted
-from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
+from tests.ws_adapter.support.conversation import CATALOGUE, INIT, Event, ready_signal
 from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
@@ -189,6 +189,7 @@ class RealtimeChatJar(Jar):
     """`/v1/realtime?mode=chat`."""
 
     path = "/v1/realtime?mode=chat"
+    opener: Final = INIT
 
     def _make(self) -> Machine:
         return RealtimeChat("sess_0123456789ab", self.limits, self._known, self._new_token)

@@ -59,7 +59,6 @@ class Conversation(Driven):
 
     dialect: DuplexMachine
     opener: ClassVar[Event] = INIT
-    closer: ClassVar[Event] = CLOSE
 
     def __init__(
         self,
@@ -182,27 +181,28 @@ class Conversation(Driven):
             unit += 1
         return self.sent[sent:]
 
-    def bring(self, state: State) -> None:
-        """Brings a new session to `state`; in QUEUED nothing is held."""
-        if state is State.QUEUED:
-            return
-        self.connect()
-        if state is State.CONNECTED:
-            return
-        self.client(self.opener)
-        if state is State.CONFIGURING:
-            return
-        self.worker(ready_signal())
-        if state is State.PAUSED:
-            self.client({"type": "pause"})
-        assert self.dialect.state is state
-
 
 def active(**options: Any) -> Conversation:
     """A session in ACTIVE that gets no silence unless told otherwise."""
     talk = Conversation(**{"silence_tail_units": 0, **options})
     talk.activate()
     return talk
+
+
+def bring(talk: Any, state: State) -> None:
+    """Brings a new session, whose `opener` is known, to `state`; in QUEUED nothing is held."""
+    if state is State.QUEUED:
+        return
+    talk.grant()
+    if state is State.CONNECTED:
+        return
+    talk.client(talk.opener)
+    if state is State.CONFIGURING:
+        return
+    talk.worker(ready_signal())
+    if state is State.PAUSED:
+        talk.client({"type": "pause"})
+    assert talk.dialect.state is state
 
 
 def ready_signal(**fields: Any) -> Ready:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from tests.ws_adapter.support.conversation import Conversation, Event, pcm, ready_signal
+from tests.ws_adapter.support.conversation import Conversation, Event, bring, pcm, ready_signal
 from ws_adapter.protocol.core.actions import Note
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.machine import Action
@@ -42,7 +42,6 @@ class DuplexConversation(Conversation):
     """One session on `/ws/duplex/{label}`, or with `bare` on `/ws/duplex`; `notes` went to the log."""
 
     opener: ClassVar[Event] = PREPARE
-    closer: ClassVar[Event] = STOP
 
     def __init__(
         self, *, mode: Mode = Mode.VIDEO, bare: bool = False, recording_id: str | None = None, **options: Any
@@ -70,7 +69,7 @@ class DuplexConversation(Conversation):
 def duplex_in(state: State, **options: Any) -> DuplexConversation:
     """A session in `state`."""
     talk = DuplexConversation(**options)
-    talk.bring(state)
+    bring(talk, state)
     return talk
 
 

@@ -10,7 +10,7 @@ import pytest
 from antiphon.contract import Reason
 from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, append, f32, request
 from tests.ws_adapter.support.chat_conversation import RealtimeChatJar as Jar
-from tests.ws_adapter.support.conversation import CLOSE, Event, codes, kinds
+from tests.ws_adapter.support.conversation import CLOSE, Event, bring, codes, kinds
 from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME
@@ -95,18 +95,6 @@ def test_unsupported_session_fields_are_reported() -> None:
     )
     reported = ["config.top_k", "config.oddity", "tools", "voice.ref_audio_base64"]
     assert created["unsupported_fields"] == reported
-
-
-@pytest.mark.parametrize("worker", [Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND])
-def test_settings_that_the_worker_refuses_may_be_corrected(silent: Jar, worker: Reason) -> None:
-    silent.grant()
-    silent.init()
-    assert code_of(silent.fail(worker)) == "invalid_payload"
-    assert silent.closed is None
-    silent.grant()
-    silent.init({"system_prompt": "Other."})
-    assert kinds(silent.ready()) == ["session.created"]
-    assert len(silent.configured) == 2
 
 
 def test_streamed_answer(jar: Jar) -> None:
@@ -367,13 +355,7 @@ def test_no_slot(silent: Jar, verdict: errors.Verdict, code: str, close: int, is
 
 def in_state(state: State) -> Jar:
     jar = Jar()
-    if state is not State.QUEUED:
-        jar.grant()
-    if state in (State.CONFIGURING, State.ACTIVE):
-        jar.init()
-    if state is State.ACTIVE:
-        jar.ready()
-    assert jar.machine.state is state  # type: ignore[attr-defined]
+    bring(jar, state)
     jar.sent.clear()
     return jar
 
@@ -382,18 +364,12 @@ OPEN = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE]
 
 
 @pytest.mark.parametrize("state", OPEN)
-def test_client_or_server_that_ends(state: State) -> None:
+def test_client_that_ends(state: State) -> None:
     jar = in_state(state)
+    assert jar.machine.is_waiting == (state is State.QUEUED)
     jar.client(CLOSE)
     concluded(jar, 1000, "session.closed", reason="user_stop")
     assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
-    jar = in_state(state)
-    assert jar.machine.is_waiting == (state is State.QUEUED)
-    jar.do(jar.machine.shut_down())
-    if state is State.QUEUED:
-        concluded(jar, 1013, "error:service_unavailable")
-    else:
-        concluded(jar, 1012, "session.closed")
 
 
 def test_close_during_turn_finishes_answer_and_reports_session_usage(busy: Jar) -> None:
@@ -429,17 +405,6 @@ def test_input_waits_for_the_opener_and_a_second_opener_is_refused(state: State)
         if state is State.CONFIGURING:
             jar.ready()
         assert len(jar.runs) == 1
-
-
-def test_opener_and_input_are_held_in_the_queue() -> None:
-    jar = in_state(State.QUEUED)
-    assert jar.init({"system_prompt": "Be brief."}) == []
-    assert jar.client(append(input_id="in-1")) == []
-    assert code_of(jar.init()) == "invalid_event"
-    jar.grant()
-    assert kinds(jar.ready()) == ["session.created"]
-    assert len(jar.runs) == 1
-    assert jar.answer()[-1]["input_id"] == "in-1"
 
 
 @pytest.mark.parametrize("payload", [None, 7, {"seed": -1}, {"model": "other"}, {"config": {"top_k": 0}}])
@@ -482,15 +447,6 @@ def test_flood_of_events(jar: Jar) -> None:
         if jar.closed is not None:
             break
     concluded(jar, 1008, "error:rate_limited")
-
-
-def test_no_opener_in_time_and_a_client_that_does_not_read(jar: Jar) -> None:
-    late = Jar(init_timeout_s=20.0)
-    late.grant()
-    late.wait(20.0)
-    concluded(late, 1000, "session.closed", reason="timeout")
-    jar.do(jar.machine.slow_consumer())
-    concluded(jar, 1008, "session.closed", reason="slow_consumer")
 
 
 def test_idle_between_turns() -> None:

@@ -1,26 +1,36 @@
-"""Rules that both dialects of a full-duplex session share: its opener, its clocks and its ends."""
+"""Rules that the dialects of sessions with an opener share: the opener, the clocks and the ends."""
+
+from typing import Any
 
 import pytest
 
 from antiphon.contract import Reason
-from tests.ws_adapter.support.conversation import Conversation, Event, append, ready_signal
+from tests.ws_adapter.support.chat_conversation import RealtimeChatJar
+from tests.ws_adapter.support.chat_conversation import append as chat_append
+from tests.ws_adapter.support.conversation import Conversation, Event, append, bring, ready_signal
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation, chunk, pictured
 from ws_adapter.protocol.core.signals import GoingAway
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.wire.errors import QUEUE_TIMEOUT
 
-Build = type[Conversation]
+Build = type[Conversation | RealtimeChatJar]
 QUEUED, CONNECTED, CONFIGURING, ACTIVE = State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE
 FRAME: Event = {"type": "video_frame", "frame_base64": pictured()}
 BAD: dict[Build, Event] = {
     Conversation: {"type": "session.init", "payload": {"config": {"top_k": 0}}},
     DuplexConversation: {"type": "prepare", "config": {"top_k": 0}},
+    RealtimeChatJar: {"type": "session.init", "payload": {"seed": -1}},
 }
 OTHER: dict[Build, Event] = {
     Conversation: {"type": "session.init", "payload": {"system_prompt": "Another."}},
     DuplexConversation: {"type": "prepare", "system_prompt": "Another."},
+    RealtimeChatJar: {"type": "session.init", "payload": {"system_prompt": "Another."}},
 }
-CLOSED: dict[Build, str] = {Conversation: "session.closed", DuplexConversation: "stopped"}
+INPUTS: dict[Build, list[Event]] = {
+    Conversation: [append()],
+    DuplexConversation: [FRAME, chunk()],
+    RealtimeChatJar: [chat_append()],
+}
 at_worker = pytest.mark.parametrize(
     ("build", "state"),
     [
@@ -28,12 +38,14 @@ at_worker = pytest.mark.parametrize(
         *((DuplexConversation, state) for state in (CONFIGURING, ACTIVE, State.PAUSED)),
     ],
 )
+NAMES = {Conversation: "realtime", DuplexConversation: "ws_duplex", RealtimeChatJar: "realtime_chat"}
+every = pytest.mark.parametrize("build", NAMES, ids=NAMES.values())
 both = pytest.mark.parametrize("build", [Conversation, DuplexConversation], ids=["realtime", "ws_duplex"])
 
 
-def in_state(build: Build, state: State, **options: float) -> Conversation:
-    talk = build(**options)  # type: ignore[arg-type]
-    talk.bring(state)
+def in_state(build: Build, state: State, **options: Any) -> Any:
+    talk = build(**options)
+    bring(talk, state)
     return talk
 
 
@@ -47,11 +59,15 @@ def outcomes(events: list[Event]) -> list[str]:
     ]
 
 
+def closed(build: Build, reason: str) -> list[str]:
+    return [f"{'stopped' if build is DuplexConversation else 'session.closed'}: {reason}"]
+
+
 def timed_out(build: Build, clock: str) -> list[str]:
-    return ["session.closed: timeout"] if build is Conversation else [f"timeout: {clock}"]
+    return [f"timeout: {clock}"] if build is DuplexConversation else ["session.closed: timeout"]
 
 
-@both
+@every
 @pytest.mark.parametrize("state", [QUEUED, CONNECTED])
 def test_invalid_opener_can_be_corrected(build: Build, state: State) -> None:
     talk = in_state(build, state)
@@ -60,7 +76,7 @@ def test_invalid_opener_can_be_corrected(build: Build, state: State) -> None:
     assert talk.client(talk.opener) == []
     if state is QUEUED:
         assert talk.configured == []
-        talk.connect()
+        talk.grant()
     assert talk.dialect.state is CONFIGURING
     assert len(talk.configured) == 1
 
@@ -69,6 +85,7 @@ def test_invalid_opener_can_be_corrected(build: Build, state: State) -> None:
     ("build", "state", "told"),
     [
         *((Conversation, state, ["invalid_event"]) for state in (QUEUED, CONFIGURING, ACTIVE)),
+        *((RealtimeChatJar, state, ["invalid_event"]) for state in (QUEUED, CONFIGURING, ACTIVE)),
         *((DuplexConversation, state, []) for state in (QUEUED, CONFIGURING)),
         *((DuplexConversation, state, ["invalid_event"]) for state in (ACTIVE, State.PAUSED)),
     ],
@@ -80,36 +97,38 @@ def test_second_opener_changes_nothing(build: Build, state: State, told: list[st
     assert outcomes(talk.client(OTHER[build])) == told
     assert talk.dialect.state is state
     if state is QUEUED:
-        talk.connect()
+        talk.grant()
     (opened,) = talk.configured
     assert opened.setup.system_prompt != "Another."
     if state in (QUEUED, CONFIGURING):
         assert outcomes(talk.worker(ready_signal())) in (["session.created"], ["prepared"])
 
 
-@both
+@every
 @pytest.mark.parametrize("state", [QUEUED, CONFIGURING, ACTIVE])
 def test_input_behind_the_opener_runs_once_the_session_is_active(build: Build, state: State) -> None:
     talk = in_state(build, state)
     if state is QUEUED:
         talk.client(talk.opener)
-    for event in [append()] if build is Conversation else [FRAME, chunk()]:
+    for event in INPUTS[build]:
         assert talk.client(event) == []
     if state is not ACTIVE:
         talk.wait(30)
         assert talk.runs == []
     if state is QUEUED:
-        talk.connect()
+        talk.grant()
     if state is not ACTIVE:
         talk.worker(ready_signal())
-    assert [(run.unit, len(run.frames)) for run in talk.runs] == [(1, int(build is DuplexConversation))]
+    (run,) = talk.runs
+    assert run.unit == 1
+    assert build is not DuplexConversation or len(run.frames) == 1
 
 
-@both
+@every
 def test_opener_timeout_counts_from_the_grant_and_ignores_an_invalid_opener(build: Build) -> None:
     talk = in_state(build, QUEUED)
     talk.wait(500)
-    talk.connect()
+    talk.grant()
     assert talk.wait(19) == []
     talk.client(BAD[build])
     assert talk.wait(0.9) == []
@@ -159,7 +178,7 @@ def test_end_of_the_worker_session_in_public(
     assert talk.after_close == []
 
 
-@both
+@every
 @pytest.mark.parametrize("reason", [Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND])
 def test_refused_settings_can_be_corrected_until_the_opener_clock_ends(build: Build, reason: Reason) -> None:
     talk, unconcerned = in_state(build, CONFIGURING), in_state(build, CONFIGURING)
@@ -182,21 +201,21 @@ def test_worker_going_away_ends_the_session_when_its_time_is_up_or_it_is_gone(
     talk = in_state(build, ACTIVE)
     talk.worker(GoingAway(5.0))
     assert talk.wait(4.9) == []
-    assert outcomes(talk.fail(Reason.DRAINING) if fails else talk.wait(0.1)) == [
-        f"{CLOSED[build]}: server_shutdown"
-    ]
+    assert outcomes(talk.fail(Reason.DRAINING) if fails else talk.wait(0.1)) == closed(
+        build, "server_shutdown"
+    )
     assert talk.close_code == 1012
 
 
-@both
+@every
 @pytest.mark.parametrize("state", [CONNECTED, CONFIGURING, ACTIVE])
 def test_shutdown_with_a_slot(build: Build, state: State) -> None:
     talk = in_state(build, state)
-    assert outcomes(talk.do(talk.dialect.shut_down())) == [f"{CLOSED[build]}: server_shutdown"]
+    assert outcomes(talk.do(talk.dialect.shut_down())) == closed(build, "server_shutdown")
     assert talk.close_code == 1012
 
 
-@both
+@every
 def test_end_without_a_slot_is_an_error_alone(build: Build) -> None:
     drained, waiting = in_state(build, QUEUED), in_state(build, QUEUED)
     assert outcomes(drained.do(drained.dialect.shut_down())) == ["service_unavailable"]
@@ -204,9 +223,9 @@ def test_end_without_a_slot_is_an_error_alone(build: Build) -> None:
     assert drained.close_code == waiting.close_code == 1013
 
 
-@both
+@every
 def test_slow_consumer_is_disconnected(build: Build) -> None:
     talk = in_state(build, ACTIVE)
-    told = talk.do(talk.dialect.slow_consumer())
-    assert outcomes(told) == [f"{CLOSED[build]}: {'slow_consumer' if build is Conversation else 'error'}"]
+    told = outcomes(talk.do(talk.dialect.slow_consumer()))
+    assert told == closed(build, "error" if build is DuplexConversation else "slow_consumer")
     assert talk.close_code == 1008

@@ -10,6 +10,7 @@ from tests.ws_adapter.support.conversation import (
     INIT,
     Conversation,
     append,
+    bring,
     codes,
     kinds,
     ready_signal,
@@ -23,7 +24,7 @@ UNKNOWN = {"type": "response.cancel"}
 
 def in_state(state: State, **options: Any) -> Conversation:
     talk = Conversation(**options)
-    talk.bring(state)
+    bring(talk, state)
     return talk
 
 

@@ -69,18 +69,17 @@ def test_paused_input_is_refused(event: Event) -> None:
     assert [run.frames for run in talk.runs] == [()]
 
 
-def test_pause_without_a_timeout_lasts_as_long_as_the_server_says() -> None:
-    talk = duplex_in(State.ACTIVE, pause_timeout_s=7.0)
-    assert talk.client(PAUSE) == [{"type": "paused", "timeout": 7}]
-    assert talk.dialect.state is State.PAUSED
-
-
 @pytest.mark.parametrize(
-    ("given", "told"), [(None, 60), (0.2, 1), (-5, 1), (1, 1), (30, 30), (300, 300), (301, 300), (1e300, 300)]
+    ("given", "told"),
+    [
+        *(({}, 7), ({"timeout": None}, 7)),
+        *(({"timeout": 0.2}, 1), ({"timeout": -5}, 1), ({"timeout": 1}, 1), ({"timeout": 30}, 30)),
+        *(({"timeout": 300}, 300), ({"timeout": 301}, 300), ({"timeout": 1e300}, 300)),
+    ],
 )
-def test_pause_timeout_is_clamped(given: float | None, told: float) -> None:
-    talk = duplex_in(State.ACTIVE)
-    assert talk.client({"type": "pause", "timeout": given}) == [{"type": "paused", "timeout": told}]
+def test_pause_timeout_is_that_of_the_server_by_default_and_clamped(given: Event, told: float) -> None:
+    talk = duplex_in(State.ACTIVE, pause_timeout_s=7.0)
+    assert talk.client({**PAUSE, **given}) == [{"type": "paused", "timeout": told}]
     assert talk.dialect.state is State.PAUSED
 
 

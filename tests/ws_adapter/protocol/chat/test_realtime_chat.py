@@ -122,18 +122,6 @@ def test_streamed_answer(jar: Jar) -> None:
     assert usage == msgspec.to_builtins(tokens(input_text=27, output_text=4))
 
 
-def test_answer_at_once(jar: Jar) -> None:
-    jar.sent.clear()
-    jar.client(append(streaming=False))
-    jar.prefilled()
-    jar.say("Sev", SPOKEN)
-    jar.say("en.", SPOKEN)
-    jar.done()
-    assert kinds(jar.sent) == ["response.done"]
-    assert jar.sent[0]["text"] == "Seven."
-    assert jar.sent[0]["audio"] == base64.b64encode(2 * SPOKEN).decode()
-
-
 def test_turn_has_an_id_of_its_own_and_speech_is_off_unless_it_is_asked_for(busy: Jar) -> None:
     assert not busy.turn.speaks
     assert busy.turn.generation == Generation(512, 0.7, 0.8, 1.0)

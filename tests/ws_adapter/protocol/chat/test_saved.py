@@ -1,5 +1,6 @@
 """Chats that another adapter goes on with."""
 
+import base64
 from typing import Final
 
 import pytest
@@ -49,7 +50,8 @@ def test_answer_that_is_sent_at_once_keeps_its_sound_and_its_calls() -> None:
         assert done["text"] == "Seven"
         assert done["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
         sound = done.get("audio_data") or done["audio"]
-        assert len(sound) > len(SPOKEN)
+        assert sound == base64.b64encode(2 * SPOKEN).decode()
+        assert [event["type"] for event in chat.sent][-1] == done["type"]
 
 
 def test_finished_answer_without_journal_closes_normally_after_move() -> None:

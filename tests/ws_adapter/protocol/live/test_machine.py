@@ -3,6 +3,7 @@
 import base64
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -368,11 +369,28 @@ def test_late_second_of_a_microphone_still_gives_way_to_newer_ones(session: Live
     assert any(answer.outcome is Outcome.DROPPED for answer in session.answers) or len(session.runs) < 12
 
 
-def test_the_time_limit_ends_the_session() -> None:
-    session = live(session_limit_s=5.0)
-    rest = session.wait(5.1)
-    assert told(rest)[-1] == "session.closed"
-    assert rest[-1]["reason"] == "expired"
+@pytest.mark.parametrize(
+    ("end", "error", "reason", "close"),
+    [
+        (lambda session: session.wait(4.1), [], "expired", 1000),
+        (lambda session: session.fail(Reason.WORKER_LOST), ["inference_failed"], "connection_lost", 1011),
+        (
+            lambda session: session.worker(GoingAway(3.0)) + session.wait(3.1),
+            ["service_unavailable"],
+            "connection_lost",
+            1012,
+        ),
+    ],
+    ids=["time limit", "lost worker", "worker that leaves"],
+)
+def test_session_ends_with_an_account_and_a_reason(
+    end: Any, error: list[str], reason: str, close: int
+) -> None:
+    session = live(session_limit_s=4.0)
+    events = end(session)
+    names = [*(f"error:{code}" for code in error), "session.usage.updated", "session.closed"]
+    assert told(events)[-len(names) :] == names
+    assert (events[-1]["reason"], session.close_code) == (reason, close)
 
 
 def test_full_context_error_follows_last_words(session: LiveConversation) -> None:
@@ -382,19 +400,6 @@ def test_full_context_error_follows_last_words(session: LiveConversation) -> Non
     rest = session.wait(5.0)
     assert words(rest).endswith(" apples")
     assert told(rest)[-3:] == ["error:context_window_full", "session.usage.updated", "session.closed"]
-
-
-def test_lost_worker_sends_error_and_closes_session(session: LiveConversation) -> None:
-    lost = session.fail(Reason.WORKER_LOST)
-    assert told(lost) == ["error:inference_failed", "session.usage.updated", "session.closed"]
-    assert lost[-1]["reason"] == "connection_lost"
-    assert session.close_code == CloseCode.INTERNAL_ERROR
-
-
-def test_a_worker_that_leaves_ends_the_session_in_time(session: LiveConversation) -> None:
-    session.worker(GoingAway(3.0))
-    rest = session.wait(3.1)
-    assert told(rest)[-3:] == ["error:service_unavailable", "session.usage.updated", "session.closed"]
 
 
 def test_failed_unit_sends_error_and_session_continues(session: LiveConversation) -> None:

@@ -51,6 +51,13 @@ def session() -> RealtimeGaConversation:
     return talking()
 
 
+@pytest.fixture
+def asked(session: RealtimeGaConversation) -> RealtimeGaConversation:
+    """A response is at the worker."""
+    session.respond()
+    return session
+
+
 def done(events: list[Event]) -> Event:
     (event,) = [event for event in events if event["type"] == "response.done"]
     response: Event = event["response"]
@@ -215,13 +222,12 @@ def test_turn_too_long_for_model_is_retried_without_older_half() -> None:
     assert texts(session) == ["Mind the gap", "5", "Seven"]
 
 
-def test_a_single_item_that_is_too_long_fails_the_response(session: RealtimeGaConversation) -> None:
-    session.respond()
-    events = too_long(session)
+def test_a_single_item_that_is_too_long_fails_the_response(asked: RealtimeGaConversation) -> None:
+    events = too_long(asked)
     assert told(events) == ["error:invalid_value", "response.done"]
     assert done(events)["status"] == "failed"
-    session.respond()
-    assert session.turn.messages[-1] == Message("user", ("Hello",))
+    asked.respond()
+    assert asked.turn.messages[-1] == Message("user", ("Hello",))
 
 
 @pytest.mark.parametrize(
@@ -284,9 +290,8 @@ def test_a_response_outside_the_conversation_does_not_block_the_one_in_it() -> N
     assert len(session.runs) == 3
 
 
-def test_responses_that_wait_are_bounded(session: RealtimeGaConversation) -> None:
-    session.respond()
-    answers = [told(session.client(BESIDE))[0] for _ in range(9)]
+def test_responses_that_wait_are_bounded(asked: RealtimeGaConversation) -> None:
+    answers = [told(asked.client(BESIDE))[0] for _ in range(9)]
     assert answers == ["response.created"] * 8 + ["error:conversation_already_has_active_response"]
 
 
@@ -303,12 +308,11 @@ def test_a_cancel_ends_the_response_at_once_and_at_the_worker(session: RealtimeG
     assert session.say(" apples") == session.finish(UnitEnd.CANCELLED) == []
 
 
-def test_a_response_that_waits_can_be_cancelled_by_name(session: RealtimeGaConversation) -> None:
-    session.respond()
-    (waiting,) = session.client(BESIDE)
-    events = session.client({"type": "response.cancel", "response_id": waiting["response"]["id"]})
+def test_a_response_that_waits_can_be_cancelled_by_name(asked: RealtimeGaConversation) -> None:
+    (waiting,) = asked.client(BESIDE)
+    events = asked.client({"type": "response.cancel", "response_id": waiting["response"]["id"]})
     assert told(events) == ["response.done"]
-    assert session.cancelled == []
+    assert asked.cancelled == []
 
 
 def test_cancelling_nothing_is_said_in_words_that_clients_know(session: RealtimeGaConversation) -> None:
@@ -318,39 +322,36 @@ def test_cancelling_nothing_is_said_in_words_that_clients_know(session: Realtime
     assert answer["error"]["event_id"] == "stop"
 
 
-def test_the_next_response_waits_for_the_worker_to_close_the_cancelled_one() -> None:
-    session = talking()
-    session.respond()
-    session.prefill(40)
-    assert done(session.client(CANCEL))["usage"]["input_tokens"] == 40
-    assert told(session.client(CREATE)) == ["response.created"]
-    assert len(session.runs) == 1
-    session.finish(UnitEnd.CANCELLED)
-    assert [run.unit for run in session.runs] == [1, 2]
+def test_the_next_response_waits_for_the_worker_to_close_the_cancelled_one(
+    asked: RealtimeGaConversation,
+) -> None:
+    asked.prefill(40)
+    assert done(asked.client(CANCEL))["usage"]["input_tokens"] == 40
+    assert told(asked.client(CREATE)) == ["response.created"]
+    assert len(asked.runs) == 1
+    asked.finish(UnitEnd.CANCELLED)
+    assert [run.unit for run in asked.runs] == [1, 2]
 
 
 @pytest.mark.parametrize(
     "finish", [{"finish": Finish.LENGTH}, {"end": UnitEnd.CONTEXT_FULL}], ids=["length", "context"]
 )
-def test_an_answer_that_was_cut_is_incomplete(finish: dict[str, Any]) -> None:
-    session = talking()
-    session.respond()
-    session.say()
-    final = done(session.finish(**finish))
+def test_an_answer_that_was_cut_is_incomplete(asked: RealtimeGaConversation, finish: dict[str, Any]) -> None:
+    asked.say()
+    final = done(asked.finish(**finish))
     assert final["status"] == "incomplete"
     assert final["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
     assert final["output"][0]["status"] == "incomplete"
 
 
-def test_a_failure_is_an_error_and_still_the_end_of_the_response(session: RealtimeGaConversation) -> None:
-    session.respond()
-    session.say()
-    events = session.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+def test_a_failure_is_an_error_and_still_the_end_of_the_response(asked: RealtimeGaConversation) -> None:
+    asked.say()
+    events = asked.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
     assert told(events)[0] == "error:inference_failed"
     assert events[0]["error"]["type"] == "server_error"
     final = done(events)
     assert (final["status"], final["status_details"]["error"]["code"]) == ("failed", "inference_failed")
-    assert session.closed is None
+    assert asked.closed is None
 
 
 def test_failures_in_a_row_end_the_session(session: RealtimeGaConversation) -> None:
@@ -362,17 +363,17 @@ def test_failures_in_a_row_end_the_session(session: RealtimeGaConversation) -> N
     assert (session.closed.code, session.closed.reason) == (1011, "server_error.internal_error")
 
 
-def test_a_lost_worker_fails_the_response_and_the_next_one_takes_another() -> None:
-    session = talking()
-    session.respond()
-    session.say()
-    assert done(session.fail(Reason.WORKER_LOST))["status"] == "failed"
-    assert not session.has_slot
-    session.client(CREATE)
-    assert session.has_slot
-    session.grant()
-    session.ready()
-    assert session.turn.messages[-1] == Message("assistant", ("Seven",))
+def test_a_lost_worker_fails_the_response_and_the_next_one_takes_another(
+    asked: RealtimeGaConversation,
+) -> None:
+    asked.say()
+    assert done(asked.fail(Reason.WORKER_LOST))["status"] == "failed"
+    assert not asked.has_slot
+    asked.client(CREATE)
+    assert asked.has_slot
+    asked.grant()
+    asked.ready()
+    assert asked.turn.messages[-1] == Message("assistant", ("Seven",))
 
 
 def test_no_deltas_after_the_end(session: RealtimeGaConversation) -> None:
@@ -412,39 +413,36 @@ def test_audio_may_be_cut_anywhere() -> None:
     assert len(one.data) == len(other.data)
 
 
-def test_answer_to_congested_client_is_held_and_bounded(session: RealtimeGaConversation) -> None:
-    session.respond()
-    session.do(session.dialect.congested(True, session.now))
-    assert session.say("One", 2.0) == session.say("Two", 2.0) == session.finish() == []
-    assert session.dialect.held_bytes == 4 * 96_000
-    session.do(session.dialect.congested(False, session.now))
-    events = session.wait(0.0)
+def test_answer_to_congested_client_is_held_and_bounded(asked: RealtimeGaConversation) -> None:
+    asked.do(asked.dialect.congested(True, asked.now))
+    assert asked.say("One", 2.0) == asked.say("Two", 2.0) == asked.finish() == []
+    assert asked.dialect.held_bytes == 4 * 96_000
+    asked.do(asked.dialect.congested(False, asked.now))
+    events = asked.wait(0.0)
     assert told(events)[-1] == "response.done"
     assert len(heard(events)) == 4 * 48_000
 
 
-def test_answer_unread_for_60_s_fails_as_slow_consumer(session: RealtimeGaConversation) -> None:
-    session.respond()
-    session.do(session.dialect.congested(True, session.now))
-    events = [event for _ in range(61) for event in session.say("Word", 1.0)]
+def test_answer_unread_for_60_s_fails_as_slow_consumer(asked: RealtimeGaConversation) -> None:
+    asked.do(asked.dialect.congested(True, asked.now))
+    events = [event for _ in range(61) for event in asked.say("Word", 1.0)]
     assert told(events) == ["error:slow_consumer", "response.done"]
-    assert session.cancelled == [1]
-    assert session.dialect.held_bytes == 0
+    assert asked.cancelled == [1]
+    assert asked.dialect.held_bytes == 0
 
 
-def test_unsent_audio_can_be_cleared(session: RealtimeGaConversation) -> None:
-    session.respond()
-    session.say("One")
-    session.do(session.dialect.congested(True, session.now))
-    session.say("Two")
+def test_unsent_audio_can_be_cleared(asked: RealtimeGaConversation) -> None:
+    asked.say("One")
+    asked.do(asked.dialect.congested(True, asked.now))
+    asked.say("Two")
 
-    assert session.client({"type": "output_audio_buffer.clear"}) == []
-    session.do(session.dialect.congested(False, session.now))
-    session.wait(0.0)
-    events = session.finish()
+    assert asked.client({"type": "output_audio_buffer.clear"}) == []
+    asked.do(asked.dialect.congested(False, asked.now))
+    asked.wait(0.0)
+    events = asked.finish()
 
     assert done(events)["output"][0]["content"][0]["transcript"] == "OneTwo"
-    assert len(heard(session.sent)) == 48_000
+    assert len(heard(asked.sent)) == 48_000
 
 
 @pytest.mark.parametrize(
@@ -457,12 +455,10 @@ def test_unsent_audio_can_be_cleared(session: RealtimeGaConversation) -> None:
     ],
 )
 def test_cached_tokens_have_details_by_kind_where_known(
-    counts: dict[str, int], details: tuple[int, int] | None
+    asked: RealtimeGaConversation, counts: dict[str, int], details: tuple[int, int] | None
 ) -> None:
-    session = talking()
-    session.respond()
-    session.say()
-    given = done(session.finish(tokens=counted.tokens(**counts)))["usage"]["input_token_details"]
+    asked.say()
+    given = done(asked.finish(tokens=counted.tokens(**counts)))["usage"]["input_token_details"]
     assert given["cached_tokens"] == counts.get("cached", 0)
     expected = details and {"text_tokens": details[0], "audio_tokens": details[1], "image_tokens": 0}
     assert given.get("cached_tokens_details") == expected

@@ -49,15 +49,19 @@ def test_slot_is_kept_for_the_next_utterance(between: Talk) -> None:
     assert [run.begins for run in between.runs] == [True, False, True]
 
 
-def test_slot_is_kept_for_half_a_minute(between: Talk) -> None:
-    between.wait(29.999)
-    assert between.slot == "held"
-    assert between.wait(0.001) == []
-    assert between.slot == "none"
-    assert between.dialect.deadline is None
-    between.client(COMMIT, append(), FINAL)
-    between.serve()
-    assert between.runs[0].unit == 1
+@pytest.mark.parametrize("fails", [False, True])
+def test_slot_is_kept_for_half_a_minute(begun: Talk, fails: bool) -> None:
+    begun.finish(1, end=UnitEnd.FAILED if fails else UnitEnd.CHUNK)
+    begun.client(FINAL)
+    begun.complete()
+    begun.wait(29.999)
+    assert begun.slot == "held"
+    assert begun.wait(0.001) == []
+    assert begun.slot == "none"
+    assert begun.dialect.deadline is None
+    begun.client(COMMIT, append(), FINAL)
+    begun.serve()
+    assert begun.runs[0].unit == 1
 
 
 @pytest.mark.parametrize("waited", [0.0, 10.0])
@@ -78,14 +82,6 @@ def test_utterance_keeps_slot_and_next_utterance_requeues(begun: Talk) -> None:
     assert (begun.slot, begun.taken, begun.left) == ("wanted", 2, 1)
     begun.serve()
     assert codes(begun.complete("x")) == ["transcription.delta", "transcription.done"]
-
-
-def test_slot_is_kept_after_a_failure_too(begun: Talk) -> None:
-    begun.finish(1, end=UnitEnd.FAILED)
-    begun.wait(29.0)
-    assert begun.slot == "held"
-    begun.wait(1.0)
-    assert begun.slot == "none"
 
 
 def test_slot_granted_during_configuration_serves_next_utterance(talk: Talk) -> None:

@@ -40,7 +40,6 @@ at_worker = pytest.mark.parametrize(
 )
 NAMES = {Conversation: "realtime", DuplexConversation: "ws_duplex", RealtimeChatJar: "realtime_chat"}
 every = pytest.mark.parametrize("build", NAMES, ids=NAMES.values())
-both = pytest.mark.parametrize("build", [Conversation, DuplexConversation], ids=["realtime", "ws_duplex"])
 
 
 def in_state(build: Build, state: State, **options: Any) -> Any:
@@ -193,7 +192,7 @@ def test_refused_settings_can_be_corrected_until_the_opener_clock_ends(build: Bu
     assert outcomes(unconcerned.wait(0.2)) == timed_out(build, "Prepare timeout (20.0s)")
 
 
-@both
+@pytest.mark.parametrize("build", [Conversation, DuplexConversation], ids=["realtime", "ws_duplex"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_worker_going_away_ends_the_session_when_its_time_is_up_or_it_is_gone(
     build: Build, fails: bool

@@ -43,13 +43,11 @@ def type_many(talk: RealtimeGaConversation, count: int = MOST_ITEMS) -> None:
         talk.client(message(str(i)))
 
 
-def type_turn(talk: RealtimeGaConversation, text: str) -> str:
-    """The user writes and the model answers; the id of the user's item."""
+def type_turn(talk: RealtimeGaConversation, text: str) -> None:
+    """The user writes and the model answers."""
     talk.now += 1.0
-    (added, _) = talk.client(message(text))
+    talk.client(message(text))
     talk.answer(f"Answer to {text}.")
-    item_id: str = added["item"]["id"]
-    return item_id
 
 
 def speak_turn(talk: RealtimeGaConversation, seconds: float) -> str:

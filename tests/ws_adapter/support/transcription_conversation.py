@@ -75,7 +75,6 @@ class TranscriptionConversation(Driven):
         self.heard: list[RunSegment] = []
         self.finalized = 0
         self.setups: list[TranscriptionSetup] = []
-        self.after_close: list[Action] = []
         self.slot = "none"
         """`none`, `wanted` or `held`."""
         self.taken = 0
@@ -120,8 +119,7 @@ class TranscriptionConversation(Driven):
     def do(self, actions: list[Action]) -> list[Event]:
         start = len(self.sent)
         for action in actions:
-            if self.closed is not None:
-                self.after_close.append(action)
+            assert self.closed is None, f"{action} after the end"
             match action:
                 case Send():
                     event = json.loads(encode(action.event))

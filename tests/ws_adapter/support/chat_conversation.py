@@ -75,7 +75,6 @@ class Jar(Driven):
         super().__init__(self.path, catalogue, self.limits)
         self.slots: list[str] = []
         self.runs: list[RunTurn] = []
-        self.after_close: list[Action] = []
         self.offload: Offload | None = None
         self._read_now = read_now
         self.dialect = self.machine = self._make()
@@ -141,8 +140,7 @@ class Jar(Driven):
     def do(self, actions: list[Action]) -> list[Event]:
         start = len(self.sent)
         for action in actions:
-            if self.closed is not None:
-                self.after_close.append(action)
+            assert self.closed is None, f"{action} after the end"
             match action:
                 case Send():
                     leaving = structs.replace(action.event)

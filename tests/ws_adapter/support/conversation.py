@@ -73,7 +73,6 @@ class Conversation(Driven):
         path = "/ws/duplex" if vocabulary.opener == "prepare" else "/v1/realtime"
         super().__init__(path, catalogue, self.limits)
         self.runs: list[RunUnit] = []
-        self.after_close: list[Action] = []
         self._hold_output = hold_output
         self._outbox: list[tuple[Send, Event]] = []
         self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_token)
@@ -106,8 +105,7 @@ class Conversation(Driven):
         waiting = deque(actions)
         while waiting:
             action = waiting.popleft()
-            if self.closed is not None:
-                self.after_close.append(action)
+            assert self.closed is None, f"{action} after the end"
             match action:
                 case Send():
                     self._observer.server_said(json.loads(encode(self._stamped(action.event))))

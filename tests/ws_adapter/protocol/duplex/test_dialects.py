@@ -174,7 +174,6 @@ def test_end_of_the_worker_session_in_public(
         end = f"session.closed: {closed}"
     assert outcomes(talk.fail(reason)) == [*([code] if code else []), *([end] if closed else [])]
     assert talk.close_code == close
-    assert talk.after_close == []
 
 
 @every

@@ -1,5 +1,8 @@
 """Fixtures of all tests of the adapter: nothing may be left over after one."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,13 @@ def _leak_check(request: pytest.FixtureRequest) -> None:
     """Every asynchronous test is followed by a search for tasks that it left behind."""
     if request.node.get_closest_marker("asyncio") is not None:
         request.getfixturevalue("no_leaked_tasks")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: that of a Unix socket in it has room for a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="sockets-") as path:
+        yield Path(path)
 
 
 @pytest.fixture

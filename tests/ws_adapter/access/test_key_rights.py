@@ -16,12 +16,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.access.test_secret_requests import ask, secret
 from tests.ws_adapter.observability.test_metrics import figures
 from tests.ws_adapter.support.conversation import INIT, Event, codes
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter
 
-PATH = "/v1/realtime/client_secrets"
 OURS, EVIL = "https://ours.example", "https://evil.example"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -72,16 +72,9 @@ async def refused(stage: Stage, path: str, headers: dict[str, str]) -> tuple[int
     return refusal.value.response.status_code, body["error"]["code"]
 
 
-async def ask(stage: Stage, headers: dict[str, str], **body: Any) -> tuple[int, Event]:
-    status, _, told = await stage.request(PATH, "POST", headers, json.dumps(body).encode())
-    return status, told
-
-
-async def secret(stage: Stage, headers: dict[str, str], **body: Any) -> dict[str, str]:
+async def bearer(stage: Stage, headers: dict[str, str], **body: Any) -> dict[str, str]:
     """A client secret, as a header."""
-    status, told = await ask(stage, headers, **body)
-    assert status == 200, told
-    return {"Authorization": f"Bearer {told['value']}"}
+    return {"Authorization": f"Bearer {await secret(stage, headers, **body)}"}
 
 
 @asynccontextmanager
@@ -172,7 +165,7 @@ async def test_semantic_vad_becomes_server_vad_for_keys_and_secrets_not_for_audi
     keys.add("alice", modes="chat")
     audio = {"input": {"turn_detection": {"type": "semantic_vad"}}}
     async with served(keys) as stage:
-        bound = await secret(stage, keys.bearer("bob"), bind={"mode": "chat"})
+        bound = await bearer(stage, keys.bearer("bob"), bind={"mode": "chat"})
         for headers, detection in (
             (keys.bearer("alice"), "server_vad"),
             (keys.bearer("bob"), "semantic_vad"),
@@ -265,7 +258,7 @@ async def test_limits_of_a_key_go_before_those_of_all_and_hold_from_two_addresse
     options = {"trusted_proxies": ("127.0.0.0/8",), "connections_per_key": 2}
     async with served(keys, **options) as stage:
         here, there = ({"X-Forwarded-For": f"203.0.113.{number}"} for number in (1, 2))
-        made = await secret(stage, {**keys.bearer("alice"), **here})
+        made = await bearer(stage, {**keys.bearer("alice"), **here})
         async with opened(stage, {**made, **here}) as client:
             await client.expect("session.created")
             for headers in ({**made, **there}, {**keys.bearer("alice"), **there}):
@@ -281,7 +274,7 @@ async def test_limits_of_a_key_go_before_those_of_all_and_hold_from_two_addresse
 async def test_client_secret_of_a_trusted_key_continues_no_trace(keys: KeyFile) -> None:
     """The attack: a page that was given a secret decides what is recorded, by a traceparent of its own."""
     async with served(keys) as stage:
-        made = await secret(stage, keys.bearer("trusted"))
+        made = await bearer(stage, keys.bearer("trusted"))
         for headers, is_continued in ((keys.bearer("trusted"), True), (made, False)):
             async with opened(stage, {**headers, "traceparent": TRACEPARENT}) as client:
                 assert client.socket.response is not None
@@ -292,13 +285,13 @@ async def test_client_secret_bound_to_an_origin_or_a_model_opens_nothing_else(ke
     """The attack: the secret of one page is used by another, or by a program, which names no origin."""
     path = "/v1/realtime?model=alpha"
     async with served(keys) as stage:
-        made = await secret(stage, keys.bearer("bob"), bind={"origin": "https://OURS.example"})
+        made = await bearer(stage, keys.bearer("bob"), bind={"origin": "https://OURS.example"})
         async with opened(stage, {**made, "Origin": OURS}) as client:
             await client.expect("session.created")
         for headers in (made, {**made, "Origin": EVIL}):
             assert await refused(stage, path, headers) == (403, "origin_not_allowed")
 
-        made = await secret(stage, keys.bearer("bob"), bind={"model": "beta"})
+        made = await bearer(stage, keys.bearer("bob"), bind={"model": "beta"})
         assert await refused(stage, path, made) == (403, "model_not_allowed")
         for query in ("", "?model=beta"):
             async with opened(stage, made, query) as client:
@@ -333,8 +326,8 @@ async def test_client_secret_is_for_no_more_than_its_key_is_when_it_is_used(keys
     """The attack: secrets are collected while the key is for everything, and used after it was restricted."""
     keys.add("alice")
     async with served(keys) as stage:
-        free = await secret(stage, keys.bearer("alice"))
-        bound = await secret(stage, keys.bearer("alice"), bind={"model": "alpha"})
+        free = await bearer(stage, keys.bearer("alice"))
+        bound = await bearer(stage, keys.bearer("alice"), bind={"model": "alpha"})
         keys.change("alice", models="beta", origins=OURS)
         stage.adapter.reload()
 
@@ -366,7 +359,7 @@ async def test_signing_keys_rotate_without_ending_secrets_that_are_in_use(
             async with opened(stage, made) as client:
                 return (await client.next())["type"] == "session.created"
 
-        before = await secret(one, keys.bearer("bob"))
+        before = await bearer(one, keys.bearer("bob"))
         for lines, reloaded in (
             (f"# being rotated\n{old}\n{new}\n", (one, other)),
             (f"{new}\n{old}\n", (one,)),
@@ -374,7 +367,7 @@ async def test_signing_keys_rotate_without_ending_secrets_that_are_in_use(
             file.write_text(lines)
             for stage in reloaded:
                 stage.adapter.reload()
-            made = await secret(one, keys.bearer("bob"))
+            made = await bearer(one, keys.bearer("bob"))
             for stage in (one, other):
                 assert await is_taken(stage, before)
                 assert await is_taken(stage, made)
@@ -391,7 +384,7 @@ async def test_signing_keys_that_cannot_be_read_change_nothing(
     file = tmp_path / "signing"
     file.write_text("k" * 32)
     async with served(keys, client_secret_key_file=file) as stage:
-        made = await secret(stage, keys.bearer("bob"))
+        made = await bearer(stage, keys.bearer("bob"))
         for text, message in (
             ("short\n", "Line 1 of .* has 5 bytes"),
             (f"{'k' * 32}\n{'k' * 32}\n", "Line 2 of .* repeats a key"),

@@ -210,19 +210,6 @@ async def test_which_page_needs_which_key(keys: KeyFile) -> None:
             assert seen == {path: statuses[column] for path, statuses in PAGES.items()}
 
 
-async def test_ticket_is_the_credential_of_its_place(keys: KeyFile) -> None:
-    async with guarded(keys, slots=1) as stage:
-        headers = keys.bearer("alice")
-        async with stage.client(additional_headers=headers) as first:
-            async with stage.client(additional_headers=headers) as second:
-                await first.expect("session.queue_done")
-                ticket_id = (await second.expect("session.queued"))["ticket_id"]
-
-                assert (await stage.request(f"/api/queue/{ticket_id}"))[2]["found"]
-                assert (await stage.request(f"/api/queue/{ticket_id}", "DELETE"))[0] == 200
-                assert codes(await second.rest()) == ["queue_cancelled"]
-
-
 async def test_sessions_of_a_withdrawn_key_end_in_their_own_words(keys: KeyFile) -> None:
     async with guarded(keys, slots=3) as stage:
         headers = keys.bearer("alice")

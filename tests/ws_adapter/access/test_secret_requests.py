@@ -23,7 +23,6 @@ from ws_adapter.web.routes import LARGEST_BODY
 
 PATH = "/v1/realtime/client_secrets"
 SESSION = {"type": "realtime", "model": "scripted", "instructions": "Be kind.", "output_modalities": ["text"]}
-KEY = b"a key that two adapters share"
 
 
 @pytest.fixture
@@ -245,46 +244,6 @@ async def test_a_body_is_bounded_json_of_known_length() -> None:
 async def test_without_a_worker_none_is_made() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         assert (await ask(stage))[0] == 503
-
-
-async def test_one_secret_opens_sessions_until_it_expires_and_a_running_one_outlives_it(
-    keys: KeyFile,
-) -> None:
-    clock = ManualClock()
-    async with served(keys, clock=clock) as stage:
-        value = await secret(stage, keys.bearer("alice"), expires_after={"seconds": 10})
-        async with realtime(stage, value) as first, realtime(stage, value) as second:
-            for client in (first, second):
-                assert (await client.next())["type"] == "session.created"
-            await clock.advance(10)
-
-            assert await is_refused(stage, value)
-            await first.send({"type": "session.update", "session": {"type": "realtime"}})
-            await first.expect_until("session.updated")
-
-
-async def test_adapters_with_one_signing_key_take_each_others_secrets(keys: KeyFile) -> None:
-    async with served(keys, client_secret_key=KEY) as one, served(keys, client_secret_key=KEY) as other:
-        value = await secret(one, keys.bearer("alice"), session=SESSION)
-
-        async with realtime(other, value) as client:
-            assert (await client.next())["session"]["instructions"] == "Be kind."
-    async with served(keys) as stranger:
-        assert await is_refused(stranger, value)
-
-
-async def test_a_secret_counts_for_the_limits_of_its_key(keys: KeyFile) -> None:
-    async with served(keys, connections_per_key=1) as stage:
-        values = [await secret(stage, keys.bearer("alice")) for _ in range(2)]
-        async with realtime(stage, values[0]) as client:
-            await client.next()
-            for key in (values[1], keys.secrets["alice"]):
-                with pytest.raises(InvalidStatus) as refusal:
-                    async with realtime(stage, key):
-                        pass
-                assert refusal.value.response.status_code == 429
-            async with realtime(stage, keys.secrets["bob"]) as bob:
-                assert (await bob.next())["type"] == "session.created"
 
 
 async def test_secrets_and_their_sessions_end_with_their_key(keys: KeyFile) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-import trustme
 
 from antiphon import AuthError, ConnectError, ProtocolError, QueueFull
 from antiphon.contract import AcquireReason, Reason
@@ -16,7 +15,8 @@ from antiphon.grpc import Finalized, Lease, Place, Session, acquire
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
-from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import EVERYTHING, RunningWorker, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
@@ -32,7 +32,7 @@ async def backend(
     slots: int = 1, worker_key: bytes | None = KEY, **options: Any
 ) -> AsyncIterator[tuple[Stage, RunningWorker]]:
     """An adapter with a gRPC port, and the worker behind it."""
-    engine = ScriptedEngine(listen(), slots=slots, repeat=True)
+    engine = ScriptedEngine(listen(), slots=slots, info=EVERYTHING, repeat=True)
     async with running_worker(engine, slots=slots, worker_key=worker_key) as worker:
         async with running_adapter(worker.address, worker_key=worker_key, grpc_port=0, **options) as stage:
             yield stage, worker
@@ -53,6 +53,13 @@ class Call:
         async with asyncio.timeout(PATIENCE_S):
             answer = await self.call.read()
         return None if answer is grpc.aio.EOF else answer
+
+    async def granted(self, worst_place: int = 1000) -> pb.Lease:
+        """The lease, behind the places in the queue."""
+        while (update := await self.next()) is not None and update.HasField("queued"):
+            assert update.queued.position <= worst_place
+        assert update is not None
+        return update.granted
 
 
 async def play(session: Session) -> None:
@@ -80,9 +87,8 @@ async def test_a_free_slot_is_leased_at_once_and_opens_a_session(worker_key: byt
             assert [task["worker_id"] for task in running] == [f"{lease.worker_id}/{lease.slot}"]
             async with channel_to(stage) as channel:
                 call = Call(channel)
-                update = await call.next()
-                assert update is not None
-                async with Session.open(update.granted.target, CONFIG, lease=update.granted.token):
+                granted = await call.granted()
+                async with Session.open(granted.target, CONFIG, lease=granted.token):
                     assert await call.next() is None
                     assert await call.call.code() is grpc.StatusCode.OK
                     await stage.until(free_slots=0)
@@ -120,9 +126,7 @@ async def test_direct_callers_and_websockets_stand_in_one_queue() -> None:
             await second.expect_until("session.queue_done")
             await second.send(INIT, CLOSE)
             await second.rest()
-            while (update := await third.next()) is not None and not update.HasField("granted"):
-                assert update.queued.position <= 2
-            assert update is not None
+            await third.granted(worst_place=2)
             third.call.cancel()
 
 
@@ -143,8 +147,7 @@ async def test_unused_lease_is_revoked_and_slot_granted_to_next_caller() -> None
     clock = ManualClock()
     async with backend(clock=clock) as (stage, _), channel_to(stage) as channel:
         idle = Call(channel)
-        first = await idle.next()
-        assert first is not None
+        first = await idle.granted()
         next_one = Call(channel)
         queued = await next_one.next()
         assert queued is not None
@@ -158,14 +161,11 @@ async def test_unused_lease_is_revoked_and_slot_granted_to_next_caller() -> None
         assert clock.now() - 5000.0 >= ATTACH_S
         assert await idle.next() is None
         assert await idle.call.code() is grpc.StatusCode.OK
-        while (update := await next_one.next()) is not None and update.HasField("queued"):
-            pass
-        assert update is not None
-        granted = update.granted
-        assert granted.epoch > first.granted.epoch
+        granted = await next_one.granted()
+        assert granted.epoch > first.epoch
         async with Session.open(granted.target, CONFIG, lease=granted.token):
             with pytest.raises(AuthError) as refused:
-                async with Session.open(first.granted.target, CONFIG, lease=first.granted.token):
+                async with Session.open(first.target, CONFIG, lease=first.token):
                     pass
         assert refused.value.reason == Reason.STALE_LEASE
 
@@ -184,12 +184,13 @@ async def test_late_attach_takes_free_slot_and_next_client_queues() -> None:
 
 
 async def test_the_end_of_the_adapter_does_not_end_the_session() -> None:
-    engine = ScriptedEngine(listen(), repeat=True)
-    async with running_worker(engine, worker_key=KEY) as worker:
-        async with running_adapter(worker.address, worker_key=KEY, grpc_port=0) as stage:
-            async with acquire(port_of(stage), "audio") as lease:
-                opened = Session.open(lease, CONFIG)
-                session = await opened.__aenter__()
+    async with backend(slots=2) as (stage, worker):
+        async with acquire(port_of(stage), "audio") as lease:
+            opened = Session.open(lease, CONFIG)
+            session = await opened.__aenter__()
+        stage.adapter.interrupt()
+        stage.adapter.interrupt()
+        await asyncio.wait({stage.task})
         await play(session)
         # The next adapter does not give the slot away.
         async with running_adapter(worker.address, worker_key=KEY) as stage:
@@ -272,25 +273,6 @@ async def test_a_key_is_asked_for_as_it_is_of_websockets(tmp_path: Path) -> None
             assert await call.call.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_the_limits_of_a_key_count_calls_and_websockets_together(tmp_path: Path) -> None:
-    keys = KeyFile(tmp_path / "keys", "alice")
-    async with backend(auth="keys", keys=keys.path, connections_per_key=1, slots=2) as (stage, _):
-        secret = keys.secrets["alice"]
-        async with stage.client(additional_headers=keys.bearer("alice")) as client:
-            await client.expect("session.queue_done")
-            with pytest.raises(QueueFull) as refused:
-                async with acquire(port_of(stage), "audio", key=secret):
-                    pass
-            assert refused.value.reason == AcquireReason.RATE_LIMITED
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    async with acquire(port_of(stage), "audio", key=secret):
-                        break
-                except QueueFull:
-                    await asyncio.sleep(0.01)
-
-
 async def test_address_over_rate_limit_gets_resource_exhausted() -> None:
     """A proxy that is trusted says whose address it is."""
     limits = {"opens_per_min_per_address": 1, "trusted_proxies": ("127.0.0.0/8",)}
@@ -317,26 +299,18 @@ def test_the_other_end_has_an_address(peer: str, address: str) -> None:
 
 
 async def test_tls_is_spoken_where_the_adapter_has_a_certificate_also_a_new_one(tmp_path: Path) -> None:
-    def issue() -> bytes:
-        authority = trustme.CA()
-        made = authority.issue_cert("localhost")
-        made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-        made.private_key_pem.write_to_path(tmp_path / "key.pem")
-        return authority.cert_pem.bytes()
-
-    async def ask(stage: Stage, root: bytes) -> str:
-        credentials = grpc.ssl_channel_credentials(root)
+    async def ask(stage: Stage) -> str:
+        credentials = grpc.ssl_channel_credentials((tmp_path / "ca.pem").read_bytes())
         address = f"localhost:{stage.adapter.grpc_port}"
         async with acquire(address, "audio", credentials=credentials) as lease:
             return lease.worker_id
 
-    root = issue()
-    tls = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "tls_port": 0}
-    async with backend(**tls) as (stage, _):
-        assert await ask(stage, root)
-        root = issue()
+    certificate, key = Authority(tmp_path).issue()
+    async with backend(tls_cert=certificate, tls_key=key, tls_port=0) as (stage, _):
+        assert await ask(stage)
+        Authority(tmp_path).issue()
         stage.adapter.reload()
-        assert await ask(stage, root)
+        assert await ask(stage)
         with pytest.raises(ConnectError):
             async with acquire(port_of(stage), "audio"):
                 pass

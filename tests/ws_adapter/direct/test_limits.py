@@ -5,7 +5,7 @@ A session counts for the key and the address of its call as long as its worker h
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +14,78 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from antiphon.grpc import Session
+from antiphon.grpc.status import Status
+from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon_service.pools import pool_name
 from tests.conformance.support.stack import scripted_worker
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
-from tests.ws_adapter.direct.test_acquire import CONFIG, Call, channel_to
+from tests.ws_adapter.direct.test_acquire import CONFIG, KEY, Call, backend, channel_to
 from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
 from ws_adapter.direct.slot import ASK_S, SILENCE_S
 
 SLOTS, LET_IN = 3, 2
-WORKER_KEY = b"a key of 16 byte"
-BEHIND_A_PROXY = {"trusted_proxies": ("127.0.0.0/8",)}
+TOO_MANY, NO_MORE_SLOTS = "RATE_LIMITED", "SLOT_LIMIT"
+BEHIND_A_PROXY: dict[str, Any] = {"trusted_proxies": ("127.0.0.0/8",)}
 """Settings under which a proxy names the client's address."""
 
+Identity = tuple[str, str]
+"""Call metadata that name the caller."""
 
-def address(number: int) -> tuple[str, str]:
+
+def address(number: int) -> Identity:
     return "x-forwarded-for", f"192.0.2.{number}"
 
 
-def bearer(keys: KeyFile, name: str) -> tuple[str, str]:
+def bearer(keys: KeyFile, name: str) -> Identity:
     return "authorization", keys.bearer(name)["Authorization"]
 
 
+def strangers(by: str, folder: Path) -> tuple[list[Identity], dict[str, Any]]:
+    """Return three callers, and the options of an adapter that tells them apart by `by`."""
+    if by == "address":
+        return [address(number) for number in range(3)], BEHIND_A_PROXY
+    keys = KeyFile(folder / "keys", "one", "other", "third")
+    return [bearer(keys, name) for name in keys.keys], {"auth": "keys", "keys": keys.path, **BEHIND_A_PROXY}
+
+
+def unsigned(**options: Any) -> AbstractAsyncContextManager[tuple[Stage, RunningWorker]]:
+    """An adapter and a worker whose leases are not signed."""
+    return backend(SLOTS, None, clock=ManualClock(), **BEHIND_A_PROXY, **options)
+
+
 @asynccontextmanager
-async def backend(**options: Any) -> AsyncIterator[tuple[Stage, RunningWorker]]:
-    async with running_worker(ScriptedEngine(listen(), slots=SLOTS, repeat=True), slots=SLOTS) as worker:
-        async with running_adapter(worker.address, clock=ManualClock(), grpc_port=0, **options) as stage:
-            yield stage, worker
+async def cluster(server: RedisServer, **options: Any) -> AsyncIterator[tuple[Stage, Stage]]:
+    """Two adapters of one Redis in front of one worker."""
+    shared: dict[str, Any] = {"dispatcher": server.url, "worker_key": KEY}
+    options = {**BEHIND_A_PROXY, **options, **shared, "grpc_port": 0, "wait": False}
+    engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
+    age(server, pool_name("scripted", ["audio"]))
+    async with (
+        running_worker(engine, slots=SLOTS, **shared),
+        running_adapter(**options) as one,
+        running_adapter(**options) as other,
+    ):
+        for stage in (one, other):
+            await stage.until(ready=True, free_slots=SLOTS)
+        yield one, other
 
 
 def keyed(keys: KeyFile, most: int = LET_IN) -> dict[str, Any]:
-    return {"auth": "keys", "keys": keys.path, "connections_per_key": most, **BEHIND_A_PROXY}
+    return {"auth": "keys", "keys": keys.path, "connections_per_key": most}
+
+
+async def answer(call: Call) -> pb.AcquireResponse | Status:
+    """The first answer to a call, or its end."""
+    try:
+        response = await call.next()
+    except grpc.aio.AioRpcError as error:
+        return Status.of(error.code(), error.details() or "", error.trailing_metadata())
+    assert response is not None
+    return response
 
 
 async def pass_time(stage: Stage) -> None:
@@ -57,25 +95,21 @@ async def pass_time(stage: Stage) -> None:
     await asyncio.sleep(0.01)
 
 
-async def is_let_in(stage: Stage, *metadata: tuple[str, str]) -> bool:
-    """Whether a caller, who leaves again, is not told that he has too much already."""
+async def refusal(stage: Stage, *metadata: Identity) -> str:
+    """The reason why a caller gets no slot; empty for one who may have one, and leaves again."""
     async with channel_to(stage) as channel:
-        try:
-            await Call(channel, metadata).next()
-        except grpc.aio.AioRpcError as error:
-            is_too_many = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            return not (is_too_many and "at once" in (error.details() or ""))
-        return True
+        told = await answer(Call(channel, metadata))
+    return told.reason if isinstance(told, Status) else ""
 
 
-async def until_let_in(stage: Stage, *metadata: tuple[str, str]) -> None:
+async def until_let_in(stage: Stage, *metadata: Identity) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not await is_let_in(stage, *metadata):
+        while await refusal(stage, *metadata) in (TOO_MANY, NO_MORE_SLOTS):
             await pass_time(stage)
 
 
 class Holder:
-    def __init__(self, stage: Stage, *metadata: tuple[str, str]) -> None:
+    def __init__(self, stage: Stage, *metadata: Identity) -> None:
         self._stage = stage
         self._metadata = metadata
         self._sessions: list[AsyncExitStack] = []
@@ -84,10 +118,7 @@ class Holder:
         """One more, whose call has ended as it does once somebody has attached."""
         async with channel_to(self._stage) as channel, asyncio.timeout(PATIENCE_S):
             call = Call(channel, self._metadata)
-            while (update := await call.next()) is not None and not update.HasField("granted"):
-                pass
-            assert update is not None
-            session, granted = AsyncExitStack(), update.granted
+            session, granted = AsyncExitStack(), await call.granted()
             self._sessions.append(session)
             await session.enter_async_context(Session.open(granted.target, CONFIG, lease=granted.token))
             end = asyncio.create_task(call.next())
@@ -104,7 +135,7 @@ class Holder:
 
 
 @asynccontextmanager
-async def holding(stage: Stage, *metadata: tuple[str, str], count: int = LET_IN) -> AsyncIterator[Holder]:
+async def holding(stage: Stage, *metadata: Identity, count: int = LET_IN) -> AsyncIterator[Holder]:
     """Yield a caller that holds `count` sessions, by default as many as its limit allows."""
     holder = Holder(stage, *metadata)
     try:
@@ -118,9 +149,8 @@ async def holding(stage: Stage, *metadata: tuple[str, str], count: int = LET_IN)
 async def test_one_key_holds_no_more_sessions_than_it_may_from_wherever_it_comes(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "holder", "other")
     key = bearer(keys, "holder")
-    async with backend(**keyed(keys)) as (stage, _), holding(stage, key) as holder:
-        assert not await is_let_in(stage, key)
-        assert not await is_let_in(stage, key, address(1))
+    async with unsigned(**keyed(keys)) as (stage, _), holding(stage, key) as holder:
+        assert await refusal(stage, key) == await refusal(stage, key, address(1)) == TOO_MANY
         with pytest.raises(InvalidStatus, match="429"):
             async with stage.client(additional_headers=keys.bearer("holder")):
                 pass
@@ -131,11 +161,20 @@ async def test_one_key_holds_no_more_sessions_than_it_may_from_wherever_it_comes
         await until_let_in(stage, key)
 
 
+async def test_direct_session_and_websocket_of_one_key_count_together(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "holder")
+    key = bearer(keys, "holder")
+    async with unsigned(**keyed(keys)) as (stage, _), holding(stage, key, count=1):
+        async with stage.client(additional_headers=keys.bearer("holder")) as client:
+            await client.expect("session.queue_done")
+            assert await refusal(stage, key) == TOO_MANY
+
+
 async def test_one_address_holds_no_more_sessions_than_it_may() -> None:
-    async with backend(connections_per_address=LET_IN, **BEHIND_A_PROXY) as (stage, _):
+    async with unsigned(connections_per_address=LET_IN) as (stage, _):
         async with holding(stage, address(1)) as holder:
-            assert not await is_let_in(stage, address(1))
-            assert await is_let_in(stage, address(2))
+            assert await refusal(stage, address(1)) == TOO_MANY
+            assert await refusal(stage, address(2)) == ""
             await holder.end_one()
             await until_let_in(stage, address(1))
 
@@ -143,11 +182,11 @@ async def test_one_address_holds_no_more_sessions_than_it_may() -> None:
 async def test_invalid_request_and_unused_lease_are_released_from_quota(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     key = bearer(keys, "alice")
-    async with backend(**keyed(keys, most=1)) as (stage, _):
+    async with unsigned(**keyed(keys, most=1)) as (stage, _):
         async with channel_to(stage) as channel:
             call = Call(channel, [key], kind="karaoke")
             assert await call.call.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert await is_let_in(stage, key)
+        assert await refusal(stage, key) == ""
         for _ in range(SLOTS):
             await until_let_in(stage, key)
         await stage.until(free_slots=SLOTS)
@@ -156,7 +195,7 @@ async def test_invalid_request_and_unused_lease_are_released_from_quota(tmp_path
 async def test_sessions_of_a_worker_that_is_gone_for_good_count_no_longer(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     key = bearer(keys, "alice")
-    options: dict[str, Any] = {"clock": ManualClock(), "grpc_port": 0, **keyed(keys)}
+    options: dict[str, Any] = {"clock": ManualClock(), "grpc_port": 0, **BEHIND_A_PROXY, **keyed(keys)}
     with scripted_worker("--slots", str(SLOTS)) as worker:
         async with running_adapter(worker.target, **options) as stage, holding(stage, key):
             worker.process.kill()  # it says of no session that it is over
@@ -170,18 +209,7 @@ async def test_sessions_of_a_worker_that_is_gone_for_good_count_no_longer(tmp_pa
 async def test_sessions_count_at_all_adapters_of_a_cluster(tmp_path: Path, redis_server: RedisServer) -> None:
     keys = KeyFile(tmp_path / "keys", "holder")
     key = bearer(keys, "holder")
-    shared: dict[str, Any] = {"dispatcher": redis_server.url, "worker_key": WORKER_KEY}
-    options = {**keyed(keys), **shared, "grpc_port": 0, "wait": False}
-    engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
-    age(redis_server, pool_name("scripted", ["audio"]))
-    async with (
-        running_worker(engine, slots=SLOTS, **shared),
-        running_adapter(**options) as one,
-        running_adapter(**options) as other,
-    ):
-        for stage in (one, other):
-            await stage.until(ready=True, free_slots=SLOTS)
-        async with holding(one, key) as holder:
-            assert not await is_let_in(other, key)
-            await holder.end_one()
-            await until_let_in(other, key)
+    async with cluster(redis_server, **keyed(keys)) as (one, other), holding(one, key) as holder:
+        assert await refusal(other, key) == TOO_MANY
+        await holder.end_one()
+        await until_let_in(other, key)

@@ -11,12 +11,20 @@ import grpc
 
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
-from tests.ws_adapter.direct.test_limits import BEHIND_A_PROXY, address, bearer
+from tests.ws_adapter.direct.test_acquire import backend, channel_to
+from tests.ws_adapter.direct.test_limits import (
+    BEHIND_A_PROXY,
+    LET_IN,
+    SLOTS,
+    address,
+    bearer,
+    keyed,
+    unsigned,
+)
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, until
+from tests.ws_adapter.support.stage import ManualClock, Stage, until
 
-SLOTS, ADDRESSES, CALLS, LET_IN = 3, 4, 5, 2
+ADDRESSES, CALLS = 4, 5
 AHEAD = ADDRESSES * LET_IN - SLOTS
 """Takers in the queue while others of them have all slots."""
 
@@ -72,7 +80,7 @@ class Takers:
 @asynccontextmanager
 async def taken(stage: Stage, callers: Sequence[Metadata], each: int) -> AsyncIterator[Takers]:
     """Takers who have said all they can say for now."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
+    async with channel_to(stage) as channel:
         takers = Takers(channel, callers, each)
         try:
             everybody = len(callers) * each
@@ -82,23 +90,11 @@ async def taken(stage: Stage, callers: Sequence[Metadata], each: int) -> AsyncIt
             await takers.end()
 
 
-@asynccontextmanager
-async def backend(clock: ManualClock, **options: Any) -> AsyncIterator[Stage]:
-    engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
-    async with (
-        running_worker(engine, slots=SLOTS) as worker,
-        running_adapter(worker.address, clock=clock, grpc_port=0, **BEHIND_A_PROXY, **options) as stage,
-    ):
-        yield stage
-
-
 async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_get_their_turn() -> None:
     clock = ManualClock()
     callers = [[address(number)] for number in range(ADDRESSES)]
-    async with (
-        backend(clock, connections_per_address=LET_IN) as stage,
-        taken(stage, callers, CALLS) as takers,
-    ):
+    options = {"clock": clock, "connections_per_address": LET_IN, **BEHIND_A_PROXY}
+    async with backend(SLOTS, None, **options) as (stage, _), taken(stage, callers, CALLS) as takers:
         for caller in range(ADDRESSES):
             assert (takers.there[caller], takers.refused[caller]) == (LET_IN, CALLS - LET_IN)
         await until(lambda: takers.granted == SLOTS)
@@ -119,8 +115,7 @@ async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_
 async def test_takers_with_one_key_hold_what_the_key_may_from_wherever_they_come(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "taker", "other")
     callers = [[address(number), bearer(keys, "taker")] for number in range(ADDRESSES)]
-    options = {"auth": "keys", "keys": keys.path, "connections_per_key": LET_IN}
-    async with backend(ManualClock(), **options) as stage, taken(stage, callers, 1) as takers:
+    async with unsigned(**keyed(keys)) as (stage, _), taken(stage, callers, 1) as takers:
         assert (takers.there.total(), takers.refused.total()) == (LET_IN, ADDRESSES - LET_IN)
         await stage.until(free_slots=SLOTS - LET_IN)
         async with stage.client(additional_headers=keys.bearer("other")) as client:

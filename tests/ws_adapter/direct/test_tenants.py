@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
+import grpc
 import pytest
 
 from antiphon.grpc import Session
 from antiphon.grpc.outputs import Finalized, UnitDone
+from antiphon.grpc.status import Status
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
-from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from inference_service.families.loading import load_engine
 from inference_service.interface.engine import Deliver, Engine, OnFatal, Ticked
 from inference_service.options import WorkerOptions
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import running_worker
-from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.direct.test_acquire import KEY, Call, channel_to
+from tests.ws_adapter.direct.test_limits import Identity, answer, strangers
 from tests.ws_adapter.support.stage import Stage, running_adapter
 
-WORKER_KEY = b"a key of 16 byte"
 PAGE = 16
 """Tokens of a page: the steps in which a prompt was confirmed."""
 SECRET = (
@@ -40,9 +40,6 @@ MORE = (
     "and the ferryman sings of apples; what he means by them, he never told a soul who came to cross over."
 )
 GREEDY = common.SamplingParams(temperature=0, max_new_tokens=4)
-
-Identity = tuple[str, str]
-"""Call metadata that say who calls."""
 
 
 @dataclass(frozen=True)
@@ -122,42 +119,26 @@ async def leased(stage: Stage, identity: Identity, kind: str) -> AsyncIterator[p
 
     On a busy machine the slots of earlier sessions come back late, and a caller has no more than three.
     """
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
-        stub = DispatchServiceStub(channel)
-        granted: pb.Lease | None = None
+    async with channel_to(stage) as channel:
         async with asyncio.timeout(PATIENCE_S):
-            while granted is None:
-                call: Any = stub.Acquire(pb.AcquireRequest(kind=kind), metadata=[identity])
-                try:
-                    while not (update := await call.read()).HasField("granted"):
-                        pass
-                    granted = update.granted
-                except grpc.aio.AioRpcError as error:
-                    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                        raise
+            call = Call(channel, [identity], kind=kind)
+            while isinstance(told := await answer(call), Status) or not told.HasField("granted"):
+                if isinstance(told, Status):
+                    assert told.code is grpc.StatusCode.RESOURCE_EXHAUSTED
                     await asyncio.sleep(0.05)
-        yield granted
-
-
-def identities(by: str, folder: Path) -> tuple[list[Identity], dict[str, Any]]:
-    """Strangers, and the options of an adapter that tells them apart by their keys or addresses."""
-    behind_a_proxy = {"trusted_proxies": ("127.0.0.0/8",)}
-    if by == "address":
-        return [("x-forwarded-for", f"192.0.2.{number}") for number in (1, 2, 3)], behind_a_proxy
-    keys = KeyFile(folder / "keys", "victim", "attacker", "witness")
-    held = [("authorization", keys.bearer(name)["Authorization"]) for name in keys.keys]
-    return held, {"auth": "keys", "keys": keys.path, **behind_a_proxy}
+                    call = Call(channel, [identity], kind=kind)
+        yield told.granted
 
 
 @asynccontextmanager
 async def backend(by: str, folder: Path, **worker_options: Any) -> AsyncIterator[Backend]:
     counted = Counted()
-    strangers, options = identities(by, folder)
+    callers, options = strangers(by, folder)
     async with (
-        running_worker(counted.load, slots=4, worker_key=WORKER_KEY, **worker_options) as worker,
-        running_adapter(worker.address, worker_key=WORKER_KEY, grpc_port=0, **options) as stage,
+        running_worker(counted.load, slots=4, worker_key=KEY, **worker_options) as worker,
+        running_adapter(worker.address, worker_key=KEY, grpc_port=0, **options) as stage,
     ):
-        yield Backend(stage, counted, *strangers)
+        yield Backend(stage, counted, *callers)
 
 
 def guesses(text: str) -> list[str]:
@@ -210,8 +191,8 @@ async def test_prefix_cache_callers_behind_a_proxy_that_is_not_trusted_share_not
     """All callers come from the proxy's address, so each of them is a tenant of its own."""
     counted = Counted()
     async with (
-        running_worker(counted.load, slots=4, worker_key=WORKER_KEY) as worker,
-        running_adapter(worker.address, worker_key=WORKER_KEY, grpc_port=0) as stage,
+        running_worker(counted.load, slots=4, worker_key=KEY) as worker,
+        running_adapter(worker.address, worker_key=KEY, grpc_port=0) as stage,
     ):
         forwarded = (header.lower(), "for=192.0.2.1")
         place = Backend(stage, counted, forwarded, forwarded, forwarded)

@@ -3,8 +3,7 @@
 import asyncio
 import os
 import socket
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,22 @@ from websockets.exceptions import InvalidStatus
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
-from tests.ws_adapter.resume.test_resuming import OPENERS, detached, plain, refusal, refused, told, url_of
+from tests.ws_adapter.resume.test_resuming import (
+    OPENERS,
+    detached,
+    lose_and_resume,
+    plain,
+    refusal,
+    refused,
+    told,
+    url_of,
+)
 from tests.ws_adapter.server.test_several_adapters import age, eventually
 from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
+from tests.ws_adapter.web.test_http1 import HANDSHAKE
 from ws_adapter.access.signing_keys import parse_signing_keys
 from ws_adapter.forwarding import forwarder, relay
 from ws_adapter.forwarding.introduction import CHALLENGE_BYTES, Introductions
@@ -30,16 +39,8 @@ from ws_adapter.server import listener
 
 KEY = b"0123456789abcdef0123456789abcdef"
 FORWARDING: dict[str, Any] = {"client_secret_key": KEY, "admin_port": 0, "resume_window_s": 60}
-REALTIME = "/v1/realtime?mode=audio"
 
 pytestmark = pytest.mark.usefixtures("patient_peers")
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A short path: that of a Unix socket in it has room for a hundred characters."""
-    with tempfile.TemporaryDirectory(prefix="forward-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,7 @@ class Pair:
     owner: Stage
     other: Stage
     folder: Path
+    engine: ScriptedEngine
 
     @property
     def socket(self) -> Path:
@@ -66,9 +68,10 @@ class Pair:
 
 @asynccontextmanager
 async def pair(
-    server: RedisServer, folder: Path, engine: ScriptedEngine, **options: Any
+    server: RedisServer, folder: Path, engine: ScriptedEngine | None = None, **options: Any
 ) -> AsyncIterator[Pair]:
     age(server)
+    engine = engine or ScriptedEngine(listen(), slots=2)
     options = {"dispatcher": server.url, **FORWARDING, **options}
     listens = {name: options.pop(name, f"unix:{folder / name}.sock") for name in ("owner", "other")}
     async with running_worker(engine, slots=engine.slots, dispatcher=server.url):
@@ -76,15 +79,7 @@ async def pair(
             running_adapter(peer_listen=listens["owner"], **options) as owner,
             running_adapter(peer_listen=listens["other"], **options) as other,
         ):
-            yield Pair(owner, other, folder)
-
-
-def upgrade(target: str) -> bytes:
-    """The request of a WebSocket."""
-    return (
-        f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-    ).encode()
+            yield Pair(owner, other, folder, engine)
 
 
 async def begin(client: Client) -> tuple[str, int]:
@@ -111,42 +106,20 @@ async def lost_session(two: Pair) -> tuple[str, int]:
 
 @pytest.mark.parametrize("path", OPENERS)
 async def test_missed_events_come_once_and_in_order_at_the_other_adapter(
-    path: str, redis_server: RedisServer, tmp_path: Path
+    path: str, redis_server: RedisServer, folder: Path
 ) -> None:
-    name, opener, input_event = OPENERS[path]
     engine = ScriptedEngine(listen(), hang("generate"), speak("word"))
-    async with pair(redis_server, tmp_path, engine) as two:
-        async with two.owner.client(two.owner.address.replace("http://", "ws://") + path) as client:
-            await client.send(opener)
-            token = (await client.expect_until(name))["resume"]["token"]
-            await client.send(input_event)
-            last = await client.next()
-            seen = len(client.events)
-            await client.send(input_event)
-            await until(lambda: 2 in engine.session.heard)
-            client.vanish()
-        await detached(two.owner)
-        engine.session.release("generate", 2)
-
-        async with two.other.client(url_of(two.other, token, seen - 1, path)) as client:
-            resumed = await client.expect("session.resumed")
-            assert resumed["received"] == 3
-            assert await client.next() == last
-            assert (await client.next())["type"] == last["type"]
-            await client.send(input_event)
-            assert "word" in str(await client.next())
-        assert len(engine.sessions) == 1
-        assert list(engine.session.heard) == [1, 2, 3]
+    async with pair(redis_server, folder, engine) as two:
+        await lose_and_resume(engine, path, two.owner, two.other)
         assert await forwarded(two.other) == 1
         assert await forwarded(two.owner) == 0
         assert (await told(two.owner)).value("antiphon_resumes_total", outcome="resumed") == 1
 
 
 async def test_forwarded_connection_that_is_lost_is_resumed_at_either_adapter(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    engine = ScriptedEngine(listen())
-    async with pair(redis_server, tmp_path, engine) as two:
+    async with pair(redis_server, folder) as two:
         token, seen = await lost_session(two)
         for stage in (two.other, two.other, two.owner, two.other):
             await detached(two.owner)
@@ -156,15 +129,14 @@ async def test_forwarded_connection_that_is_lost_is_resumed_at_either_adapter(
                 await client.expect("listen")
                 seen += 1
                 client.vanish()
-        assert list(engine.session.heard) == [1, 2, 3, 4]
+        assert list(two.engine.session.heard) == [1, 2, 3, 4]
         assert await forwarded(two.other) == 3
 
 
 async def test_connection_that_takes_over_at_the_other_adapter_closes_the_first(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    engine = ScriptedEngine(listen())
-    async with pair(redis_server, tmp_path, engine) as two, two.owner.client() as first:
+    async with pair(redis_server, folder) as two, two.owner.client() as first:
         token, seen = await begin(first)
         async with two.other.client(url_of(two.other, token, seen)) as second:
             await second.expect("session.resumed")
@@ -174,14 +146,13 @@ async def test_connection_that_takes_over_at_the_other_adapter_closes_the_first(
             await second.send(CLOSE)
             events, code = await second.end()
             assert ([event["type"] for event in events], code) == (["session.closed"], 1000)
-        await until(lambda: engine.session.is_closed)
+        await until(lambda: two.engine.session.is_closed)
 
 
 async def test_end_of_the_forwarding_adapter_loses_a_connection_and_no_session(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    engine = ScriptedEngine(listen())
-    async with pair(redis_server, tmp_path, engine) as two:
+    async with pair(redis_server, folder) as two:
         token, seen = await lost_session(two)
         async with two.other.client(url_of(two.other, token, seen)) as client:
             token = (await client.expect("session.resumed"))["resume"]["token"]
@@ -196,11 +167,10 @@ async def test_end_of_the_forwarding_adapter_loses_a_connection_and_no_session(
 
 
 async def test_adapters_on_two_machines_speak_tls_with_certificates_of_both(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    authority = Authority(tmp_path / "tls")
+    authority = Authority(folder / "tls")
     certificate, key = authority.issue()
-    engine = ScriptedEngine(listen())
     options: dict[str, Any] = {
         "owner": "127.0.0.1:0",
         "other": "127.0.0.1:0",
@@ -208,7 +178,7 @@ async def test_adapters_on_two_machines_speak_tls_with_certificates_of_both(
         "peer_cert": certificate,
         "peer_cert_key": key,
     }
-    async with pair(redis_server, tmp_path, engine, **options) as two:
+    async with pair(redis_server, folder, **options) as two:
         token, seen = await lost_session(two)
         async with two.other.client(url_of(two.other, token, seen)) as client:
             await client.expect("session.resumed")
@@ -217,13 +187,12 @@ async def test_adapters_on_two_machines_speak_tls_with_certificates_of_both(
 
 
 async def test_key_behind_a_forwarded_connection_is_looked_at_and_counted_once(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    keys = KeyFile(tmp_path / "keys", "alice", "bob")
-    engine = ScriptedEngine(listen(), slots=2)
+    keys = KeyFile(folder / "keys", "alice", "bob")
     options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "connections_per_key": 1}
     alice, bob = ({"additional_headers": keys.bearer(name)} for name in ("alice", "bob"))
-    async with pair(redis_server, tmp_path, engine, **options) as two:
+    async with pair(redis_server, folder, **options) as two:
         async with two.owner.client(**alice) as client:
             token, seen = await begin(client)
             client.vanish()
@@ -242,7 +211,7 @@ async def test_key_behind_a_forwarded_connection_is_looked_at_and_counted_once(
                 assert full.value.response.status_code == 429
             await client.send(CLOSE)
             await client.rest()
-        await until(lambda: engine.session.is_closed)
+        await until(lambda: two.engine.session.is_closed)
 
         async def is_let_in() -> bool:
             try:
@@ -255,11 +224,10 @@ async def test_key_behind_a_forwarded_connection_is_looked_at_and_counted_once(
 
 
 async def test_attempts_over_the_other_adapter_count_for_the_address_of_the_client(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    engine = ScriptedEngine(listen())
     options: dict[str, Any] = {"trusted_proxies": ("127.0.0.0/8",), "opens_per_min_per_address": 1}
-    async with pair(redis_server, tmp_path, engine, **options) as two:
+    async with pair(redis_server, folder, **options) as two:
 
         def comes_from(address: str) -> dict[str, Any]:
             return {"additional_headers": {"X-Forwarded-For": address}}
@@ -277,11 +245,10 @@ async def test_attempts_over_the_other_adapter_count_for_the_address_of_the_clie
 
 @pytest.mark.parametrize("fault", ["closes", "silent", "no adapter"])
 async def test_unreachable_owner_gives_service_unavailable_and_token_stays_valid(
-    fault: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, redis_server: RedisServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "silent":
         monkeypatch.setattr(forwarder, "REACH_S", 0.2)
-    engine = ScriptedEngine(listen())
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if fault == "no adapter":
@@ -290,9 +257,9 @@ async def test_unreachable_owner_gives_service_unavailable_and_token_stays_valid
             await reader.read()
         writer.close()
 
-    async with pair(redis_server, tmp_path, engine) as two:
+    async with pair(redis_server, folder) as two:
         token, seen = await lost_session(two)
-        hidden = tmp_path / "hidden.sock"
+        hidden = folder / "hidden.sock"
         two.socket.rename(hidden)
         server = await asyncio.start_unix_server(answer, two.socket)
         event, code = await refusal(two.other, url_of(two.other, token, seen))
@@ -306,19 +273,18 @@ async def test_unreachable_owner_gives_service_unavailable_and_token_stays_valid
 
 
 async def test_owner_without_listening_socket_gives_resume_failed(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    async with pair(redis_server, tmp_path, ScriptedEngine(listen())) as two:
+    async with pair(redis_server, folder) as two:
         token, seen = await lost_session(two)
-        two.socket.rename(tmp_path / "hidden.sock")
+        two.socket.rename(folder / "hidden.sock")
         assert await refused(two.other, url_of(two.other, token, seen)) == ("resume_failed", 1008)
 
 
 async def test_owner_with_a_certificate_of_another_authority_is_not_reached(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
-    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
-    engine = ScriptedEngine(listen())
+    ours, theirs = Authority(folder / "ours"), Authority(folder / "theirs")
 
     def certified(authority: Authority, name: str) -> dict[str, Any]:
         certificate, key = authority.issue(called=name)
@@ -326,22 +292,22 @@ async def test_owner_with_a_certificate_of_another_authority_is_not_reached(
 
     listening = {"dispatcher": redis_server.url, "peer_listen": "127.0.0.1:0"}
     options: dict[str, Any] = {**FORWARDING, **listening}
+    engine = ScriptedEngine(listen())
     age(redis_server)
     async with (
         running_worker(engine, slots=1, dispatcher=redis_server.url),
         running_adapter(**options, **certified(ours, "owner")) as owner,
         running_adapter(**options, **certified(theirs, "other")) as other,
     ):
-        token, seen = await lost_session(Pair(owner, other, tmp_path))
+        token, seen = await lost_session(Pair(owner, other, folder, engine))
         assert await refused(other, url_of(other, token, seen)) == ("service_unavailable", 1013)
 
 
 async def test_tokens_that_lead_nowhere_are_refused_alike_at_both_adapters(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
     """Gone with its adapter, ended, used, forged: in these the other adapter answers as the owner does."""
-    engine = ScriptedEngine(listen(), slots=2)
-    async with pair(redis_server, tmp_path, engine) as two:
+    async with pair(redis_server, folder) as two:
         async with two.owner.client() as client:
             ended, _ = await begin(client)
             await client.send(CLOSE)
@@ -366,15 +332,15 @@ async def test_tokens_that_lead_nowhere_are_refused_alike_at_both_adapters(
             await client.expect("listen")
 
 
-async def test_forwarded_connection_is_not_forwarded_again(redis_server: RedisServer, tmp_path: Path) -> None:
-    engine = ScriptedEngine(listen())
-    async with pair(redis_server, tmp_path, engine) as two:
+async def test_forwarded_connection_is_not_forwarded_again(redis_server: RedisServer, folder: Path) -> None:
+    async with pair(redis_server, folder) as two:
         token, seen = await lost_session(two)
-        reader, writer = await asyncio.open_unix_connection(tmp_path / "other.sock")
+        reader, writer = await asyncio.open_unix_connection(folder / "other.sock")
         async with asyncio.timeout(PATIENCE_S):
             challenge = await reader.readexactly(CHALLENGE_BYTES)
             writer.write(Introductions(parse_signing_keys(KEY, "")).introduce(challenge, "127.0.0.1"))
-            writer.write(upgrade(f"{REALTIME}&resume={token}&last_event={seen}"))
+            resumes = f"=audio&resume={token}&last_event={seen} ".encode()
+            writer.write(HANDSHAKE.replace(b"=audio ", resumes) + b"\r\n")
             answer = await reader.readuntil(b"resume_failed")
         assert answer.startswith(b"HTTP/1.1 101 ")
         writer.transport.abort()
@@ -384,11 +350,11 @@ async def test_forwarded_connection_is_not_forwarded_again(redis_server: RedisSe
 
 
 async def test_connection_without_an_introduction_is_cut_and_the_socket_is_of_this_user_alone(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, folder: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX) as left_behind:
-        left_behind.bind(str(tmp_path / "owner.sock"))
-    async with pair(redis_server, tmp_path, ScriptedEngine(listen())) as two:
+        left_behind.bind(str(folder / "owner.sock"))
+    async with pair(redis_server, folder) as two:
         assert os.stat(two.socket).st_mode & 0o777 == 0o600
         for sends in (b"fw_AAAA\n", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 400):
             reader, writer = await asyncio.open_unix_connection(two.socket)
@@ -401,10 +367,9 @@ async def test_connection_without_an_introduction_is_cut_and_the_socket_is_of_th
 
 
 async def test_resume_over_forwarding_limit_gives_service_unavailable(
-    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = ScriptedEngine(listen(), slots=2)
-    async with pair(redis_server, tmp_path, engine) as two:
+    async with pair(redis_server, folder) as two:
         lost = [await lost_session(two)]
         async with two.owner.client() as client:
             lost.append(await begin(client))

@@ -16,7 +16,7 @@ from antiphon_service.telemetry.providers import start
 from tests.support.scripted_engine import ScriptedEngine, fails, hang, listen, running_worker, turn_end
 from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
 from ws_adapter.app import serve
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.options import AdapterOptions
@@ -53,6 +53,13 @@ async def figures(stage: Stage, headers: dict[str, str] | None = None) -> dict[s
     return {name: float(value) for name, value in (sample.rsplit(" ", 1) for sample in samples)}
 
 
+async def answered(client: Client, kind: str = "listen", **fields: Any) -> None:
+    """Send a second of input and read on to the answer of this kind."""
+    await client.send(append(**fields))
+    while (await client.next()).get("kind") != kind:
+        pass
+
+
 async def test_page_has_the_format_of_prometheus() -> None:
     async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
         status, head, body = await scrape(stage)
@@ -80,8 +87,7 @@ async def test_figures_follow_what_happens() -> None:
     async with observed(engine) as stage:
         async with stage.client() as talking, stage.client() as waiting:
             await talking.begin()
-            await talking.send(append())
-            await talking.expect("listen")
+            await answered(talking)
             await waiting.expect("session.queued")
             now = await figures(stage)
             assert now['antiphon_workers{state="ready"}'] == 1
@@ -158,10 +164,9 @@ async def test_number_of_series_does_not_grow_with_sessions() -> None:
         for number in range(30):
             async with stage.client(f"{stage.url}&note={number}") as client:
                 await client.begin()
-                await client.send({"type": f"no.such.event.{number}"}, append(input_id=f"input-{number}"))
+                await client.send({"type": f"no.such.event.{number}"})
                 await client.expect("error")
-                while (await client.next()).get("kind") != "listen":
-                    pass
+                await answered(client, input_id=f"input-{number}")
                 await client.send({"type": "session.close", "reason": f"reason_{number}"})
                 await client.end()
             if number in (9, 29):
@@ -177,9 +182,7 @@ async def test_latencies_deadline_misses_and_tokens_are_counted_by_mode() -> Non
         async with stage.client() as client:
             await client.begin()
             for _ in range(3):
-                await client.send(append())
-                while (await client.next()).get("kind") != "listen":
-                    pass
+                await answered(client)
             await client.send({"type": "session.close"})
             await client.end()
         await stage.until(free_slots=engine.slots)

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from antiphon_service.telemetry.page import MOST_ROWS
 from tests.support.scripted_engine import ScriptedEngine, listen
-from tests.ws_adapter.observability.test_metrics import observed, scrape
-from tests.ws_adapter.support.conversation import append
+from tests.ws_adapter.observability.test_metrics import answered, observed, scrape
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter
 from ws_adapter.observability.metrics import RECENT_S, Recent
@@ -70,8 +69,7 @@ async def test_status_page_and_json_list_running_sessions_and_queue() -> None:
     async with observed(ScriptedEngine(listen(), slots=1)) as stage:
         async with stage.client() as talking, stage.client() as waiting:
             await talking.begin()
-            await talking.send(append())
-            await talking.expect("listen")
+            await answered(talking)
             await waiting.expect("session.queued")
             told = await status_of(stage)
             code, head, body = await scrape(stage, "/")

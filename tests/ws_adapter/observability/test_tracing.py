@@ -32,8 +32,8 @@ from tests.support.scripted_engine import (
     turn_end,
     write,
 )
-from tests.ws_adapter.support.chat_conversation import request as chat_request
-from tests.ws_adapter.support.chat_conversation import user
+from tests.ws_adapter.observability.test_metrics import answered
+from tests.ws_adapter.support.chat_conversation import append as ask
 from tests.ws_adapter.support.conversation import CLOSE, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.spans import Traced, attributes, everything, linked
@@ -59,13 +59,16 @@ async def traced_stage(
 
 
 @asynccontextmanager
-async def talking(engine: ScriptedEngine, traced: Traced, **options: Any) -> AsyncIterator[Client]:
+async def talking(
+    engine: ScriptedEngine, traced: Traced, mode: str = "audio", **options: Any
+) -> AsyncIterator[Client]:
     """A client whose session has begun, and is closed with the block."""
-    async with traced_stage(engine, traced, **options) as (stage, _), stage.client() as client:
-        await client.begin()
-        yield client
-        await client.send(CLOSE)
-        await client.end()
+    async with traced_stage(engine, traced, **options) as (stage, _):
+        async with stage.client(stage.url.replace("audio", mode)) as client:
+            await client.begin()
+            yield client
+            await client.send(CLOSE)
+            await client.end()
 
 
 async def talk(stage: Stage, units: int = 1, **options: Any) -> None:
@@ -73,8 +76,7 @@ async def talk(stage: Stage, units: int = 1, **options: Any) -> None:
     async with stage.client(**options) as client:
         await client.begin()
         for _ in range(units):
-            await client.send(append())
-            await client.expect_until("response.output.delta")
+            await answered(client)
         await client.send(CLOSE)
         await client.end()
 
@@ -83,11 +85,8 @@ async def test_session_is_a_tree_of_short_spans_tied_by_links() -> None:
     traced = Traced()
     engine = ScriptedEngine(listen(), speak("One."), turn_end("Two."), listen())
     async with talking(engine, traced) as client:
-        for names in (("listen",), ("text",), ("text", "listen"), ("listen",)):
-            await client.send(append())
-            for name in names:
-                while (await client.next()).get("kind") != name:
-                    pass
+        for kind in ("listen", "text", "listen", "listen"):
+            await answered(client, kind)
 
     names = (semconv.SPAN_UPGRADE, semconv.SPAN_QUEUE, semconv.SPAN_START, semconv.SPAN_TURN, "session.end")
     upgrade, queue, began, turn, end = map(traced.one, names)
@@ -134,8 +133,7 @@ async def test_units_are_grouped_for_half_a_minute() -> None:
     async with talking(ScriptedEngine(listen(), repeat=True), traced, **options) as client:
         for seconds in (0.0, 29.0, 2.0):
             await clock.advance(seconds)
-            await client.send(append())
-            await client.expect("listen")
+            await answered(client)
     first, second, third = traced.named(semconv.SPAN_UNIT)
     assert second.context.trace_id == first.context.trace_id
     assert third.context.trace_id != first.context.trace_id
@@ -145,16 +143,10 @@ async def test_units_are_grouped_for_half_a_minute() -> None:
 async def test_each_turn_of_a_chat_is_a_trace_with_its_own_slot() -> None:
     traced = Traced()
     engine = ScriptedEngine(write("Yes."), repeat=True, info=EVERYTHING)
-    async with traced_stage(engine, traced) as (stage, _):
-        async with stage.client(stage.url.replace("audio", "chat")) as client:
-            await client.begin()
-            for _ in range(2):
-                await client.send(
-                    {"type": "input.append", "input": chat_request(user({"type": "text", "text": "?"}))}
-                )
-                await client.expect_until("response.done")
-            await client.send(CLOSE)
-            await client.end()
+    async with talking(engine, traced, mode="chat") as client:
+        for _ in range(2):
+            await client.send(ask())
+            await client.expect_until("response.done")
 
     turns, units = traced.named(semconv.SPAN_TURN), traced.named(semconv.SPAN_UNIT)
     assert len(turns) == len(units) == 2
@@ -320,13 +312,10 @@ async def test_budget_of_spans_and_records_for_a_unit() -> None:
     traced = Traced()
     units = 20
     engine = ScriptedEngine(turn_end("Hi."), repeat=True)
-    async with traced_stage(engine, traced) as (stage, _), stage.client() as client:
-        await client.begin()
+    async with talking(engine, traced) as client:
         before = len(traced.spans), recorded(traced)
         for _ in range(units):
-            await client.send(append())
-            while (await client.next()).get("kind") != "listen":
-                pass
+            await answered(client)
         await until(lambda: len(traced.named(semconv.SPAN_TURN)) == units)
         spans = [span.name for span in traced.spans[before[0] :]]
         records = recorded(traced) - before[1]
@@ -417,12 +406,10 @@ async def test_no_span_is_open_after_the_end(way: str) -> None:
                     await client.send(CLOSE)
                 elif way == "vanish":
                     client.vanish()
-                elif way == "worker dies":
-                    worker.worker.interrupt()
-                    worker.worker.interrupt()
-                elif way == "adapter ends":
-                    stage.adapter.interrupt()
-                    stage.adapter.interrupt()
+                elif way in ("worker dies", "adapter ends"):
+                    service = worker.worker if way == "worker dies" else stage.adapter
+                    service.interrupt()
+                    service.interrupt()
                 if way != "vanish":
                     await client.end()
             await until(lambda: semconv.SPAN_END in traced.names)
@@ -505,11 +492,8 @@ async def test_nothing_said_is_in_spans_figures_lines(
             await client.expect("session.queue_done")
             await client.send({"type": "session.init", "payload": {"system_prompt": CANARY}})
             await client.expect("session.created")
-            await client.send(append(input_id=CANARY))
-            while (await client.next()).get("kind") != "listen":
-                pass
-            await client.send(append(input_id=CANARY))
-            await client.expect("error", "listen")
+            for _ in range(2):
+                await answered(client, input_id=CANARY)
             await client.send({"type": CANARY}, {"type": "input.append", "input": {"audio": CANARY}})
             await client.expect("error", "error")
             await client.send({"type": "session.close", "reason": CANARY.replace("-", "_")})

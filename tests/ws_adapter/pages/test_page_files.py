@@ -1,28 +1,12 @@
 """The files of the web page, over HTTP: what is served, how, and what is not."""
 
-import asyncio
 from pathlib import Path
 
 from tests.ws_adapter.server.test_origin import status_of
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from tests.ws_adapter.support.stage import running_adapter
+from tests.ws_adapter.web.test_http1 import fetch
 from ws_adapter.pages.files import FOLDER, LOOK, POLICY, read_files
-
-
-async def fetch(
-    stage: Stage, target: str, *headers: str, method: str = "GET"
-) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of one request, whose target is sent as it stands here."""
-    host, port = stage.address.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}:{port}", *headers, "", ""]
-    writer.write("\r\n".join(lines).encode())
-    async with asyncio.timeout(PATIENCE_S):
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    first, *rest = head.decode().split("\r\n")
-    assert len({line.partition(":")[0].lower() for line in rest}) == len(rest), "no header comes twice"
-    return int(first.split()[1]), {k.lower(): v for k, v in (line.split(": ", 1) for line in rest)}, body
 
 
 async def test_page_and_its_files_come_with_their_types_and_a_strict_policy() -> None:
@@ -59,9 +43,9 @@ async def test_browser_that_has_a_file_gets_no_body_and_head_the_headers_alone()
         _, headers, _ = await fetch(stage, "/page/main.js")
         tag = headers["etag"]
         for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
-            status, again, body = await fetch(stage, "/page/main.js", f"If-None-Match: {known}")
+            status, again, body = await fetch(stage, "/page/main.js", headers={"If-None-Match": known})
             assert (status, body, again["etag"]) == (304, b"", tag), known
-        status, _, body = await fetch(stage, "/page/main.js", 'If-None-Match: "other"')
+        status, _, body = await fetch(stage, "/page/main.js", headers={"If-None-Match": '"other"'})
         assert (status, len(body)) == (200, int(headers["content-length"]))
         _, headers, _ = await fetch(stage, "/")
         assert await fetch(stage, "/", method="HEAD") == (200, headers, b"")

@@ -167,38 +167,6 @@ async def test_head_is_get_without_its_body(lonely: Stage) -> None:
         assert body is None
 
 
-async def handshake(stage: Stage, *lines: str) -> tuple[int, Any]:
-    host, port = stage.address.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    request = ["GET /v1/realtime?mode=audio HTTP/1.1", f"Host: {host}", *lines, "", ""]
-    writer.write("\r\n".join(request).encode())
-    async with asyncio.timeout(PATIENCE_S):
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    return int(head.split()[1]), json.loads(body)
-
-
-async def test_handshake_that_is_broken_or_for_something_else_is_answered_in_json(lonely: Stage) -> None:
-    broken = (
-        "Upgrade: websocket",
-        "Connection: Upgrade",
-        "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Key: x",
-    )
-    for lines, expected, code in (
-        (broken, 400, "invalid_handshake"),
-        (("Upgrade: h2c", "Connection: Upgrade"), 426, "upgrade_required"),
-    ):
-        status, body = await handshake(lonely, *lines)
-        assert (status, body["error"]["code"]) == (expected, code)
-
-
-async def test_incomplete_upgrade_gets_426_with_upgrade_header(lonely: Stage) -> None:
-    headers = {"Upgrade": "websocket", "Connection": "close"}
-    status, told, body = await lonely.request("/v1/realtime?mode=audio", headers=headers)
-    assert (status, told["upgrade"], body["error"]["code"]) == (426, "websocket", "upgrade_required")
-
-
 async def test_internal_error_response_hides_exception_text(
     lonely: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

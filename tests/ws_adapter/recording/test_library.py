@@ -12,23 +12,9 @@ from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter
+from tests.ws_adapter.web.test_http1 import fetch
 
 API = "/api/sessions"
-
-
-async def fetch(
-    stage: Stage, path: str, method: str = "GET", headers: dict[str, str] | None = None
-) -> tuple[int, dict[str, str], bytes]:
-    host, port = stage.address.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-    writer.write("\r\n".join([*lines, "", ""]).encode())
-    async with asyncio.timeout(PATIENCE_S):
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    status, *fields = head.decode().split("\r\n")
-    return int(status.split()[1]), dict(field.lower().split(": ", 1) for field in fields), body
 
 
 async def record(stage: Stage, **options: Any) -> str:

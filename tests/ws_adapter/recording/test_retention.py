@@ -12,13 +12,25 @@ from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder, Recording
 
 
-async def keep(root: Path, clock: ManualClock, seconds: float = 1, **options: Any) -> str:
-    """Records a session of so much audio; returns the recording's id."""
-    async with recording_to(root, clock, **options) as recorder:
-        recording = recorder.begin("s", "audio", NOBODY)
-        recording.up(append(noise(seconds)))
-        recording.end("user_stop", None)
+def begin(recorder: Recorder, client: Client = NOBODY, seconds: int = 1) -> Recording:
+    """Begin the recording of a session with so much audio."""
+    recording = recorder.begin("s", "audio", client)
+    for _ in range(seconds):
+        recording.up(append(noise(1)))
+    return recording
+
+
+def whole(recorder: Recorder, client: Client = NOBODY, seconds: int = 1) -> str:
+    """Record a session to its end; return the recording's id."""
+    recording = begin(recorder, client, seconds)
+    recording.end("user_stop", None)
     return recording.recording_id
+
+
+async def keep(root: Path, clock: ManualClock, **options: Any) -> str:
+    """Record a session in a run of its own; return the recording's id."""
+    async with recording_to(root, clock, **options) as recorder:
+        return whole(recorder)
 
 
 def kept(root: Path) -> set[str]:
@@ -36,14 +48,8 @@ def made_at(recording: Path, time: float) -> None:
 
 
 async def test_the_oldest_recordings_go_when_there_is_too_much(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with recording_to(tmp_path, clock, max_bytes=200_000) as recorder:
-        names = []
-        for _ in range(6):
-            recording = recorder.begin("s", "audio", NOBODY)
-            recording.up(append(noise(1)))
-            recording.end("user_stop", None)
-            names.append(recording.recording_id)
+    async with recording_to(tmp_path, max_bytes=200_000) as recorder:
+        names = [whole(recorder) for _ in range(6)]
     assert kept(tmp_path) == set(names[-2:])
     assert used(tmp_path) < 200_000
 
@@ -103,14 +109,9 @@ async def test_a_link_inside_a_recording_is_not_followed(tmp_path: Path) -> None
 
 async def test_running_recording_stops_at_the_bound(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with recording_to(tmp_path, max_bytes=300_000) as recorder:
-        recording = recorder.begin("s", "audio", NOBODY)
-        for _ in range(20):
-            recording.up(append(noise(1)))
-        recording.end("user_stop", "w1/0")
-        other = recorder.begin("s", "audio", NOBODY)
-        other.up(append(noise(1)))
-        other.end("user_stop", None)
-    assert kept(tmp_path) == {other.recording_id}, "the stopped one ended and was the oldest"
+        whole(recorder, seconds=20)
+        other = whole(recorder)
+    assert kept(tmp_path) == {other}, "the stopped one ended and was the oldest"
     assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
     assert [line.levelname for line in caplog.records] == ["WARNING"]
 
@@ -118,45 +119,32 @@ async def test_running_recording_stops_at_the_bound(tmp_path: Path, caplog: pyte
 FLOODER = Client("192.0.2.66")
 
 
-def begin(recorder: Recorder, client: Client, seconds: int = 0) -> Recording:
-    recording = recorder.begin("s", "audio", client)
-    for _ in range(seconds):
-        recording.up(append(noise(1)))
-    return recording
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_flooding_caller_evicts_only_its_own_recordings(tmp_path: Path, at_once: bool) -> None:
     async with recording_to(tmp_path, max_bytes=600_000) as recorder:
-        others = [begin(recorder, Client(f"192.0.2.{host}"), 1) for host in range(4)]
-        for other in others:
-            other.end("user_stop", None)
-        flood = []
-        for _ in range(40):
-            flood.append(begin(recorder, FLOODER, 1))
-            if not at_once:
-                flood[-1].end("user_stop", None)
-        for recording in flood if at_once else ():
+        others = {whole(recorder, Client(f"192.0.2.{host}")) for host in range(4)}
+        flood = [begin(recorder, FLOODER) for _ in range(40 * at_once)]
+        for recording in flood:
             recording.end("user_stop", None)
-    assert {other.recording_id for other in others} < kept(tmp_path)
-    assert at_once or flood[-1].recording_id in kept(tmp_path), "his newest are kept"
+        names = [whole(recorder, FLOODER) for _ in range(40 * (not at_once))]
+    assert others < kept(tmp_path)
+    assert at_once or names[-1] in kept(tmp_path), "his newest are kept"
     assert used(tmp_path) < 600_000
 
 
 async def test_longest_recording_is_evicted_for_others(tmp_path: Path) -> None:
     async with recording_to(tmp_path, max_bytes=600_000) as recorder:
         long = begin(recorder, FLOODER, 20)
-        other = begin(recorder, NOBODY, 2)
-        other.end("user_stop", None)
+        other = whole(recorder, seconds=2)
         long.end("user_stop", None)
-    assert kept(tmp_path) == {other.recording_id}
-    assert "stopped" not in read_recording(tmp_path / other.recording_id).meta
+    assert kept(tmp_path) == {other}
+    assert "stopped" not in read_recording(tmp_path / other).meta
     assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
 
 
 async def test_one_session_has_its_share_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with recording_to(tmp_path, max_bytes=2_000_000, most_of_all=0.125) as recorder:
-        long, short = begin(recorder, NOBODY, 20), begin(recorder, NOBODY, 2)
+        long, short = begin(recorder, seconds=20), begin(recorder, seconds=2)
         for recording in (long, short):
             recording.end("user_stop", None)
     assert kept(tmp_path) == {long.recording_id, short.recording_id}
@@ -168,13 +156,11 @@ async def test_one_session_has_its_share_alone(tmp_path: Path, caplog: pytest.Lo
 async def test_callers_of_earlier_runs_have_separate_shares(tmp_path: Path) -> None:
     clock = ManualClock()
     async with recording_to(tmp_path, clock) as recorder:
-        first = begin(recorder, Client("192.0.2.1", "a key"), 1)
-        first.end("user_stop", None)
+        first = whole(recorder, Client("192.0.2.1", "a key"))
         for _ in range(6):
-            begin(recorder, FLOODER, 1).end("user_stop", None)
-    made_at(tmp_path / first.recording_id, 1000)
+            whole(recorder, FLOODER)
+    made_at(tmp_path / first, 1000)
     async with recording_to(tmp_path, clock, max_bytes=300_000) as recorder:
-        latest = begin(recorder, FLOODER, 1)
-        latest.end("user_stop", None)
-    assert {first.recording_id, latest.recording_id} <= kept(tmp_path), "though the first is the oldest"
+        latest = whole(recorder, FLOODER)
+    assert {first, latest} <= kept(tmp_path), "though the first is the oldest"
     assert used(tmp_path) < 300_000

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.support.process import run_cli
 from tests.support.scripted_engine import (
     EVERYTHING,
     INFO,
@@ -28,6 +27,7 @@ from tests.ws_adapter.support.conversation import CLOSE, Event
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 from tests.ws_adapter.support.recordings import Read, b64, failing, noise, read_recording, read_wav
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
+from tests.ws_adapter.web.test_http1 import HANDSHAKE, connect
 from tests.ws_adapter.worker.test_session_streams import JPEG
 from ws_adapter.access.keys import make_key
 from ws_adapter.protocol.live.sound import Encoding, Format
@@ -45,6 +45,18 @@ async def recorded_stage(
     async with running_worker(engine, slots=engine.slots) as worker:
         async with running_adapter(worker.address, recordings=recordings, **options) as stage:
             yield stage
+
+
+@asynccontextmanager
+async def recorded_client(
+    recordings: Path, *script: Any, path: str = "/v1/realtime?mode=audio", info: Any = INFO
+) -> AsyncIterator[Client]:
+    """A client that closes its session with the block, whose recording is then written."""
+    async with recorded_stage(recordings, *script, info=info) as stage:
+        async with stage.client(stage.address.replace("http", "ws") + path) as client:
+            yield client
+            await client.send(CLOSE)
+            await client.rest()
 
 
 async def converse(client: Client, units: int = len(TALK)) -> list[Event]:
@@ -141,13 +153,8 @@ async def test_a_recording_holds_every_event_and_every_sample(tmp_path: Path) ->
 
 async def test_a_program_that_calls_itself_something_odd_is_recorded(tmp_path: Path) -> None:
     async with recorded_stage(tmp_path) as stage:
-        host, port = stage.address.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\n"
-            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nUser-Agent: \xff\xfe" + 999 * b"x" + b"\r\n\r\n"
-        )
+        reader, writer = await connect(stage)
+        writer.write(HANDSHAKE + b"User-Agent: \xff\xfe" + 999 * b"x" + b"\r\n\r\n")
         async with asyncio.timeout(PATIENCE_S):
             await reader.readuntil(b"session.queue_done")
         writer.close()
@@ -156,44 +163,14 @@ async def test_a_program_that_calls_itself_something_odd_is_recorded(tmp_path: P
     assert read.meta["close_reason"] == "disconnected"
 
 
-async def test_two_sessions_with_one_label_are_recorded_apart(tmp_path: Path) -> None:
-    async def duplex(stage: Stage, text: str) -> Event:
-        async with stage.client(stage.address.replace("http", "ws") + "/ws/duplex/adx_k3f9") as client:
-            await client.expect("queue_done")
-            await client.send({"type": "prepare", "system_prompt": text})
-            prepared = await client.expect("prepared")
-            await client.send({"type": "audio_chunk", "audio_base64": b64(noise(1))})
-            await client.expect("result")
-            await both.wait()
-            await client.send({"type": "stop"})
-            await client.rest()
-            return prepared
-
-    both = asyncio.Barrier(2)
-    async with recorded_stage(tmp_path, speak("Hello")) as stage:
-        one, other = await asyncio.gather(duplex(stage, "one"), duplex(stage, "other"))
-
-    assert one["session_id"] == other["session_id"] == "adx_k3f9"
-    assert one["recording_session_id"] != other["recording_session_id"]
-    for prepared, text in ((one, "one"), (other, "other")):
-        read = read_recording(tmp_path / prepared["recording_session_id"])
-        assert [event["type"] for event in read.events("up")] == ["prepare", "audio_chunk", "stop"]
-        assert read.events("up")[0]["system_prompt"] == text
-        assert read.events("down")[2]["audio_data"]["file"] == "down.wav"
-        assert read.meta["session_id"] == "adx_k3f9"
-        assert len(read_wav(read.folder / "up.wav")[1]) == 16_000
-
-
 async def test_session_created_of_earlier_dialect_has_recording_id(tmp_path: Path) -> None:
-    async with recorded_stage(tmp_path, speak("Hello")) as stage, stage.client() as client:
+    async with recorded_client(tmp_path, speak("Hello")) as client:
         await client.expect("session.queue_done")
         await client.send({"type": "session.update", "session": {"instructions": "Sei kurz."}})
         created = await client.expect("session.created")
         samples = (noise(1) * 30_000).astype("<i2")
         await client.send({"type": "input_audio_buffer.append", "audio": b64(samples), "format": "pcm16"})
         await client.expect("response.output_audio.delta")
-        await client.send(CLOSE)
-        await client.rest()
     (read,) = find(tmp_path)
     assert created["recording_session_id"] == read.folder.name
     assert [whole(read, event) for event in read.events("down")] == client.events
@@ -264,16 +241,6 @@ async def test_no_secret_is_in_a_recording(tmp_path: Path) -> None:
             text = (read.folder / name).read_text()
             assert secret not in text
             assert key.hash not in text
-
-
-def test_unusable_recordings_folder_is_reported_at_startup(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = run_cli("adapter", "--worker", "127.0.0.1:1", "--port", "0", "--recordings", tmp_path / "file")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        f"Cannot record into {tmp_path}/file: File exists. Name a folder that can be written to with "
-        "--recordings, or leave the option out.\n"
-    )
 
 
 @pytest.mark.parametrize("after", [0, 1, 6])
@@ -351,19 +318,16 @@ async def test_a_chat_is_recorded_with_its_pictures_and_clips(tmp_path: Path, pa
         "tts": {"enabled": True, "ref_audio_data": b64(voice)},
         "streaming": False,
     }
-    engine = ScriptedEngine(turn_end("Yes.", seconds=0.5), info=EVERYTHING)
-    async with running_worker(engine) as worker:
-        async with running_adapter(worker.address, recordings=tmp_path) as stage:
-            async with stage.client(stage.address.replace("http", "ws", 1) + path) as client:
-                if path == "/ws/chat":
-                    await client.send(asked)
-                    await client.rest()
-                else:
-                    await client.begin()
-                    await client.send({"type": "input.append", "input": asked})
-                    await client.expect_until("response.done")
-                    await client.send(CLOSE)
-                    await client.rest()
+    async with recorded_stage(tmp_path, turn_end("Yes.", seconds=0.5), info=EVERYTHING) as stage:
+        async with stage.client(stage.address.replace("http", "ws", 1) + path) as client:
+            if path == "/ws/chat":
+                await client.send(asked)
+            else:
+                await client.begin()
+                await client.send({"type": "input.append", "input": asked})
+                await client.expect_until("response.done")
+                await client.send(CLOSE)
+            await client.rest()
 
     (read,) = find(tmp_path)
     (recorded,) = [event for event in read.events("up") if "messages" in event.get("input", event)]
@@ -383,14 +347,12 @@ def pictured(count: int, **fields: Any) -> dict[str, Any]:
 
 
 async def test_a_frame_that_was_refused_leaves_no_files(tmp_path: Path) -> None:
-    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+    async with recorded_client(tmp_path) as client:
         await client.begin()
         await client.send({"type": "input.append", "input": {"audio": b64(noise(1)[:-1].tobytes()[:-1])}})
         await client.socket.send(json.dumps(pictured(20_000)))
         for _ in range(2):
             assert (await client.expect("error"))["error"]["code"] == "invalid_payload"
-        await client.send(CLOSE)
-        await client.rest()
     (read,) = find(tmp_path)
     assert sorted(os.listdir(read.folder)) == ["meta.json", "stream.jsonl"]
     assert [line["frame"] is None for line in read.lines if line["dir"] == "up"] == [
@@ -406,15 +368,13 @@ async def test_files_of_frames_and_sessions_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "FILES_OF_A_SESSION", 300)
-    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+    async with recorded_client(tmp_path) as client:
         await client.begin()
         for _ in range(2):
             # A session without video passes pictures over, however many.
             await client.socket.send(json.dumps(pictured(2_000)))
             while (await client.next()).get("input_id") is None:
                 pass
-        await client.send(CLOSE)
-        await client.rest()
     (read,) = find(tmp_path)
     files = os.listdir(read.folder / "up")
     assert len(files) == 300
@@ -433,18 +393,15 @@ async def test_live_session_is_recorded_in_its_format(
     """Both tracks play at the rate that the client chose; nothing of either is left in the events."""
     format = Format(encoding, rate_hz)
     said = format.encode(noise(1.2, rate_hz))
-    async with recorded_stage(tmp_path, speak("Seven"), turn_end()) as stage:
-        async with stage.client(stage.url.partition("/v1")[0] + "/v1/live/sessions") as client:
-            audio = {"format": {"type": encoding, "rate": rate_hz}}
-            await client.send({"type": "session.start", "session": {"model": "scripted", "audio": audio}})
-            await client.expect("session.started")
-            await client.send({"type": "session.input_audio.append", "audio": b64(said)})
-            heard = b""
-            while not any(format.decode(heard[-format.bytes_per_s // 2 :])):
-                event = await client.next()
-                heard += base64.b64decode(event["delta"]) if "audio.delta" in event["type"] else b""
-            await client.send({"type": "session.close"})
-            await client.rest()
+    async with recorded_client(tmp_path, speak("Seven"), turn_end(), path="/v1/live/sessions") as client:
+        audio = {"format": {"type": encoding, "rate": rate_hz}}
+        await client.send({"type": "session.start", "session": {"model": "scripted", "audio": audio}})
+        await client.expect("session.started")
+        await client.send({"type": "session.input_audio.append", "audio": b64(said)})
+        heard = b""
+        while not any(format.decode(heard[-format.bytes_per_s // 2 :])):
+            event = await client.next()
+            heard += base64.b64decode(event["delta"]) if "audio.delta" in event["type"] else b""
 
     (read,) = find(tmp_path)
     up_hz, up = read_wav(read.folder / "up.wav")

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,15 +19,15 @@ from tests.ws_adapter.support.transcription_conversation import append as spoken
 WORDS = ("One ", "two ", "three ", "four ", "five.")
 
 
-@dataclass(frozen=True)
-class Talk:
-    """A conversation: what the client sends, and the events that begin and end it."""
+class Talk(NamedTuple):
+    """A conversation: what the client sends before and behind the event with its token, and how the answer
+    ends."""
 
     path: str
     sends: Sequence[Event]
     offers: str
+    sends_later: Sequence[Event]
     ends: str
-    sends_later: Sequence[Event] = ()
 
 
 def text_of(event: Event) -> str:
@@ -42,18 +41,20 @@ def text_of(event: Event) -> str:
 
 TALKS = {
     "realtime_chat": Talk(
-        "/v1/realtime?mode=chat", [INIT], "session.created", "response.done", [chat_append(streaming=True)]
+        "/v1/realtime?mode=chat", [INIT], "session.created", [chat_append(streaming=True)], "response.done"
     ),
     "transcription": Talk(
         "/v1/transcription?",
         [{"type": "session.update", "model": EVERYTHING.name}, COMMIT, spoken(), FINAL],
         "session.created",
+        [],
         "transcription.done",
     ),
     "realtime_ga": Talk(
         f"/v1/realtime?model={EVERYTHING.name}",
         [ga.update(output_modalities=["text"]), ga.message(), {"type": "response.create"}],
         "session.created",
+        [],
         "response.done",
     ),
 }

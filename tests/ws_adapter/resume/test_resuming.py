@@ -36,9 +36,10 @@ OPENERS: dict[str, tuple[str, Event, Event]] = {
 
 @asynccontextmanager
 async def stage_of(
-    engine: ScriptedEngine, clock: ManualClock | None = None, **options: Any
+    engine: ScriptedEngine | None = None, clock: ManualClock | None = None, **options: Any
 ) -> AsyncIterator[Stage]:
     options = {"admin_port": 0, "resume_window_s": WINDOW_S, **options}
+    engine = engine or ScriptedEngine(listen())
     async with running_worker(engine, slots=engine.slots) as worker:
         async with running_adapter(worker.address, clock=clock, **options) as stage:
             yield stage
@@ -89,38 +90,40 @@ def plain(event: Event) -> Event:
     return {**event, "error": {**event["error"], "trace_id": ""}}
 
 
+async def lose_and_resume(engine: ScriptedEngine, path: str, first: Stage, second: Stage) -> None:
+    """Lose a connection at the first adapter within the second of three units; go on at the second one."""
+    name, opener, input_event = OPENERS[path]
+    async with first.client(first.address.replace("http://", "ws://") + path) as client:
+        await client.send(opener)
+        token = (await client.expect_until(name))["resume"]["token"]
+        await client.send(input_event)
+        last = await client.next()
+        seen = len(client.events)
+        await client.send(input_event)
+        await until(lambda: 2 in engine.session.heard)
+        client.vanish()
+    await detached(first)
+    engine.session.release("generate", 2)
+
+    async with second.client(url_of(second, token, seen - 1, path)) as client:
+        resumed = await client.expect("session.resumed")
+        assert resumed["last_event"] == seen - 1
+        assert resumed["received"] == 3
+        assert resumed["resume"]["window_s"] == WINDOW_S
+        assert resumed["resume"]["token"] != token
+        assert await client.next() == last
+        assert (await client.next())["type"] == last["type"]
+        await client.send(input_event)
+        assert "word" in str(await client.next())
+    assert len(engine.sessions) == 1
+    assert list(engine.session.heard) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("path", OPENERS)
 async def test_lost_connection_missed_events_come_once_and_in_order(path: str) -> None:
-    name, opener, input_event = OPENERS[path]
     engine = ScriptedEngine(listen(), hang("generate"), speak("word"))
     async with stage_of(engine) as stage:
-        url = stage.address.replace("http://", "ws://") + path
-        async with stage.client(url) as client:
-            await client.send(opener)
-            token = (await client.expect_until(name))["resume"]["token"]
-            await client.send(input_event)
-            last = await client.next()
-            seen = len(client.events)
-            await client.send(input_event)
-            await until(lambda: 2 in engine.session.heard)
-            client.vanish()
-        await detached(stage)
-        engine.session.release("generate", 2)
-
-        async with stage.client(url_of(stage, token, seen - 1, path)) as client:
-            resumed = await client.expect("session.resumed")
-            assert resumed["last_event"] == seen - 1
-            assert resumed["received"] == 3
-            assert resumed["resume"]["window_s"] == WINDOW_S
-            assert resumed["resume"]["token"] != token
-            assert await client.next() == last
-            second = await client.next()
-            assert second["type"] == last["type"]
-            await client.send(input_event)
-            third = await client.next()
-            assert "word" in str(third)
-        assert len(engine.sessions) == 1
-        assert list(engine.session.heard) == [1, 2, 3]
+        await lose_and_resume(engine, path, stage, stage)
 
 
 async def test_detached_session_runs_no_unit_and_its_clocks_stand_still() -> None:
@@ -152,8 +155,7 @@ async def test_detached_session_runs_no_unit_and_its_clocks_stand_still() -> Non
 
 
 async def test_token_is_good_again_if_its_connection_was_lost_before_anything_came_over_it() -> None:
-    engine = ScriptedEngine(listen())
-    async with stage_of(engine) as stage:
+    async with stage_of() as stage:
         first = await lost(stage)
         for _ in range(2):
             async with stage.client(url_of(stage, first, 2)) as client:
@@ -277,13 +279,8 @@ async def test_session_ended_while_detached_is_reported_at_resume() -> None:
 
 
 async def test_detached_session_holds_up_no_shutdown() -> None:
-    engine = ScriptedEngine(listen())
-    async with stage_of(engine) as stage:
-        async with stage.client() as client:
-            await client.begin()
-            await client.send(append())
-            await client.expect("listen")
-            client.vanish()
+    async with stage_of() as stage:
+        await lost(stage)
         await detached(stage)
         stage.adapter.interrupt()
         stage.adapter.interrupt()
@@ -331,8 +328,7 @@ async def test_unusable_resume_tokens_get_identical_rejections(tmp_path: Path) -
 
 
 async def test_token_of_another_protocol_opens_nothing() -> None:
-    engine = ScriptedEngine(listen())
-    async with stage_of(engine) as stage, stage.client() as client:
+    async with stage_of() as stage, stage.client() as client:
         token = (await client.begin())["resume"]["token"]
 
         event, code = await refusal(stage, url_of(stage, token, 2, "/ws/duplex/adx_1?"))
@@ -379,8 +375,7 @@ async def test_one_detached_session_too_many_ends_the_oldest(monkeypatch: pytest
 
 async def test_flood_of_resumes_is_refused_and_the_session_stays() -> None:
     clock = ManualClock()
-    engine = ScriptedEngine(listen())
-    async with stage_of(engine, clock) as stage:
+    async with stage_of(clock=clock) as stage:
         token = await lost(stage)
         for _ in range(connection.RESUMES_BURST):
             async with stage.client(url_of(stage, token, 2)) as client:
@@ -393,8 +388,7 @@ async def test_flood_of_resumes_is_refused_and_the_session_stays() -> None:
 
 
 async def test_flood_of_forged_tokens_disturbs_no_session() -> None:
-    engine = ScriptedEngine(listen())
-    async with stage_of(engine) as stage, stage.client() as client:
+    async with stage_of() as stage, stage.client() as client:
         token = (await client.begin())["resume"]["token"]
         forged = [f"{token[:-4]}{number:04x}" for number in range(100)]
 
@@ -417,21 +411,6 @@ async def test_events_that_are_not_kept_end_the_session(monkeypatch: pytest.Monk
                 client.vanish()
             assert await refused(stage, url_of(stage, token, last_event)) == ("resume_failed", 1008)
             await until(lambda: engine.session.is_closed)
-
-
-async def test_kept_bytes_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer, "MOST_KEPT_BYTES", 1000)
-    engine = ScriptedEngine(speak("word"), repeat=True)
-    async with stage_of(engine) as stage:
-        async with stage.client() as client:
-            token = (await client.begin())["resume"]["token"]
-            await client.send(append(3.0))
-            await client.expect(*["text", "audio"] * 3)
-            last = client.events[-1]
-            client.vanish()
-        async with stage.client(url_of(stage, token, 7)) as client:
-            await client.expect("session.resumed")
-            assert await client.next() == last, "the last event is always kept"
 
 
 async def test_detached_session_keeps_its_place_among_the_connections_of_its_key(
@@ -468,9 +447,7 @@ async def test_withdrawn_key_ends_its_detached_session(
     keys = KeyFile(tmp_path / "keys", "alice", "bob")
     engine = ScriptedEngine(listen())
     async with stage_of(engine, auth="keys", keys=keys.path) as stage:
-        async with stage.client(additional_headers=keys.bearer("alice")) as client:
-            await client.begin()
-            client.vanish()
+        await lost(stage, additional_headers=keys.bearer("alice"))
         await until(lambda: "the session lost its connection" in caplog.text)
         keys.remove("alice")
         stage.adapter.reload()
@@ -481,7 +458,6 @@ async def test_log_and_status_page_tell_of_detached_and_resumed_sessions(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    engine = ScriptedEngine(listen())
     seen: list[tuple[str, str]] = []
 
     class Watch(logging.Handler):
@@ -492,7 +468,7 @@ async def test_log_and_status_page_tell_of_detached_and_resumed_sessions(
     handler = Watch()
     logging.getLogger(sessions.__name__).addHandler(handler)
     try:
-        async with stage_of(engine) as stage:
+        async with stage_of() as stage:
             async with stage.client() as client:
                 created = await client.begin()
                 client.vanish()

@@ -1,8 +1,6 @@
 """Answers whose adapter is killed in the middle: they go on at another adapter, each word once."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -10,40 +8,21 @@ from tests.conformance.support.client import Event, kind
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import Script, write
 from tests.ws_adapter.forwarding.test_processes import coming_back, resumed
-from tests.ws_adapter.shared_journal.test_takeover import adapters, end, folder
+from tests.ws_adapter.resume.test_dialects import Talk, text_of
+from tests.ws_adapter.shared_journal.test_takeover import adapters, end
 from tests.ws_adapter.support import chat_conversation as chat
 from tests.ws_adapter.support import realtime_ga_conversation as ga
 from tests.ws_adapter.support import transcription_conversation as transcription
 from tests.ws_adapter.support import transcription_ga_conversation as transcription_ga
-
-__all__ = ["folder"]
 
 WORDS = ("One ", "two ", "three.")
 SCRIPTED = ("--prompted", "--modes", "chat,audio")
 TRANSCRIBES = ("--prompted", "--modes", "transcribe,audio")
 
 
-class Talk(NamedTuple):
-    """A conversation: what the client sends before and behind the event with its token, and how the answer
-    ends."""
-
-    path: str
-    sends: Sequence[Event]
-    offers: str
-    asks: Sequence[Event]
-    ends: str
-
-
 def script(key: str) -> str:
     """A prompt: the worker says `WORDS`, and waits in the middle of the answer."""
     return Script((write(*WORDS, hold="generate"),), key=key).as_prompt()
-
-
-def text_of(event: Event) -> str:
-    """The part of the answer in an event, in any protocol."""
-    is_part = event["type"].endswith("delta") or event["type"] == "chunk"
-    parts = (event.get(name) for name in ("text_delta", "delta", "text"))
-    return next((part for part in parts if isinstance(part, str)), "") if is_part else ""
 
 
 def system(text: str) -> Event:
@@ -106,7 +85,7 @@ async def test_answer_goes_on_behind_the_last_word(
         async with owner.client(talk.path) as client:
             await client.send(*talk.sends)
             token = (await client.until(talk.offers))[-1]["resume"]["token"]
-            await client.send(*talk.asks)
+            await client.send(*talk.sends_later)
             while "".join(map(text_of, client.events)) != "".join(WORDS):
                 await client.next()
             events = list(client.events)

@@ -4,27 +4,26 @@ import asyncio
 import base64
 import os
 import signal
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from tests.conformance.support.client import Client, Event, kind
-from tests.conformance.support.stack import Stack, running, scripted_worker, wait_for
+from tests.conformance.support.stack import Stack, wait_for
 from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scrape import scrape
 from tests.ws_adapter.forwarding.test_processes import PATH, answer_of, coming_back, resumed
+from tests.ws_adapter.forwarding.test_processes import adapters as forwarding_adapters
 from tests.ws_adapter.resume.test_resuming import OPENERS
 from tests.ws_adapter.server.test_several_adapters import age
 from tests.ws_adapter.support.conversation import INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 from tests.ws_adapter.support.stage import until
 from ws_adapter.session.lasting import SavedSession
 from ws_adapter.shared_journal.journals import LIFE_S
@@ -35,44 +34,18 @@ REFUSED = ("error:resume_failed", 1008)
 BUSY = ("error:service_unavailable", 1013)
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: that of a Unix socket in it has room for a hundred characters."""
-    with tempfile.TemporaryDirectory(prefix="journal-") as path:
-        yield Path(path)
-
-
-@asynccontextmanager
-async def adapters(
+def adapters(
     server: RedisServer,
     folder: Path,
     count: int = 2,
     slots: int = 4,
     options: Sequence[str] = (),
     worker: Sequence[str] = ("--script", "talk"),
-) -> AsyncIterator[list[Stack]]:
+) -> AbstractAsyncContextManager[list[Stack]]:
     """So many adapters with these `options`, each with an administration, in front of one worker."""
-    age(server)
-    (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
-    with ExitStack() as exits:
-        its_options = ("--replays", *worker, "--slots", str(slots))
-        scripted = exits.enter_context(scripted_worker("--dispatcher", server.url, *its_options))
-        stacks = []
-        for number in range(count):
-            process, log = exits.enter_context(
-                running(
-                    *("antiphon_command", "adapter", "--port", "0", "--admin-port", "0"),
-                    *("--dispatcher", server.url, *ADAPTER_OPTIONS, "--silence-tail-units", "0"),
-                    *("--resume-window-s", "60", "--drain-timeout-s", "1", "--journal", "redis"),
-                    *("--client-secret-key-file", str(folder / "key")),
-                    *("--peer-listen", f"unix:{folder / str(number)}.sock"),
-                    *options,
-                )
-            )
-            stacks.append(Stack(process, log, wait_for(process, log, "adapter ready on "), scripted))
-        for stack in stacks:
-            await stack.until(ready=True)
-        yield stacks
+    journals = ("--journal", "redis", "--admin-port", "0", "--silence-tail-units", "0")
+    its_options = ("--replays", *worker, "--slots", str(slots))
+    return forwarding_adapters(server, folder, *journals, *options, count=count, worker=its_options)
 
 
 async def metric(stack: Stack, name: str, **labels: str) -> float:
@@ -181,24 +154,6 @@ async def test_live_session_goes_on_in_the_middle_of_an_answer(
 
 def words(events: list[Event]) -> str:
     return "".join(event["delta"] for event in events if event["type"] == "session.output_transcript.delta")
-
-
-@pytest.mark.long
-async def test_session_is_taken_over_again_when_its_second_adapter_dies(
-    redis_server: RedisServer, folder: Path
-) -> None:
-    async with adapters(redis_server, folder, count=3) as (first, second, third):
-        token, seen = await begun(first, seconds=2)
-        await end(first)
-        async with coming_back(second, resumed(PATH, token, seen)) as (client, told):
-            token = told["resume"]["token"]
-            assert (await client.next())["type"] == "session.moved"
-            await unit(client)
-            seen += len(client.events) - 1
-            await end(second)
-        async with coming_back(third, resumed(PATH, token, seen)) as (client, told):
-            assert (told["type"], told["received"]) == ("session.resumed", 4)
-            await client.until("session.moved")
 
 
 async def test_tokens_that_open_nothing_get_one_error_after_the_death_of_their_adapter(

@@ -4,10 +4,9 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 
-from tests.ws_adapter.web.test_websocket import echoing
+from tests.ws_adapter.web.test_websocket import echoed
 from ws_adapter.web.frames import FrameScanner
 from ws_adapter.web.websocket import MOST_PARTS
 
@@ -106,26 +105,19 @@ async def test_messages_cut_anywhere_arrive_as_sent(seed: int) -> None:
             middle = chance.randrange(len(message) + 1)
             sent += frame(message[:middle], fin=False), frame(b"", Opcode.PING)
             sent.append(frame(message[middle:], Opcode.CONT))
-    async with echoing(max_queue=None, max_size=None) as (address, connections):
-        async with connect(f"ws://{address}", max_size=None, compression=None) as client:
-            await client.send("here")
-            assert await client.recv() == "here"
-            (connection,) = connections
-            connection.when_text(connection.write_text)
-            for one in sent:  # each answered before the next, or the order would be that of two ways
-                for part in cut(one, (3_000, 20_000, 70_000, 300_000)[seed % 4], chance):
-                    connection.data_received(part)
-                if one[0] & 0x8F in (0x80, 0x81):
-                    assert await client.recv(decode=False) == messages.pop(0)
+    async with echoed(max_queue=None, max_size=None) as (client, connection):
+        connection.when_text(connection.write_text)
+        for one in sent:  # each answered before the next, or the order would be that of two ways
+            for part in cut(one, (3_000, 20_000, 70_000, 300_000)[seed % 4], chance):
+                connection.data_received(part)
+            if one[0] & 0x8F in (0x80, 0x81):
+                assert await client.recv(decode=False) == messages.pop(0)
     assert messages == []
 
 
 async def test_frame_in_many_reads_is_left_to_the_library_and_arrives() -> None:
     """Attack: a byte at a time; an object for each byte would take forty times as much memory."""
-    async with echoing() as (address, connections), connect(f"ws://{address}") as client:
-        await client.send("here")
-        assert await client.recv() == "here"
-        (connection,) = connections
+    async with echoed() as (client, connection):
         taken: list[bytes] = []
         connection.when_text(lambda text: bool(taken.append(text)) or True)
 
@@ -140,10 +132,7 @@ async def test_frame_in_many_reads_is_left_to_the_library_and_arrives() -> None:
 
 
 async def test_frame_that_goes_on_when_the_server_closes_is_read_by_the_library() -> None:
-    async with echoing() as (address, connections), connect(f"ws://{address}") as client:
-        await client.send("here")
-        assert await client.recv() == "here"
-        (connection,) = connections
+    async with echoed() as (client, connection):
         sent = frame(text(2000))
         connection.data_received(sent[:500])
         connection.protocol.send_close(1000)

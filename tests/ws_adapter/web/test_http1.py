@@ -1,7 +1,6 @@
 """Requests of every method, with or without a body, and what is no request: each gets its answer, in JSON."""
 
 import asyncio
-import http.client
 import json
 import logging
 import ssl
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
-from tests.ws_adapter.support.process import adapter_process
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
 from tests.ws_adapter.web.test_tls import Authority, secured
 from ws_adapter.protocol.wire.discretion import outline
@@ -33,6 +31,7 @@ HANDSHAKE = (
     b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 )
+"""A request for a WebSocket without the end of its headers."""
 
 
 async def connect(stage: Stage, tls: ssl.SSLContext | None = None) -> tuple[Any, Any]:
@@ -41,17 +40,38 @@ async def connect(stage: Stage, tls: ssl.SSLContext | None = None) -> tuple[Any,
     return await asyncio.open_connection(host, int(port), ssl=tls)
 
 
-async def answer(reader: asyncio.StreamReader) -> Answer:
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
     """Read an answer until the server closes the connection."""
     async with asyncio.timeout(PATIENCE_S):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     assert head, "the socket was closed without an answer"
     status, *lines = head.decode().split("\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in lines)
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    assert len(headers) == len(lines), "no header comes twice"
     if body:
         assert int(headers["content-length"]) == len(body)
+    return int(status.split()[1]), headers, body
+
+
+async def answer(reader: asyncio.StreamReader) -> Answer:
+    """Read an answer in JSON."""
+    status, headers, body = await read_answer(reader)
     assert headers["content-type"] == "application/json"
-    return int(status.split()[1]), headers, json.loads(body) if body else None
+    return status, headers, json.loads(body) if body else None
+
+
+async def fetch(
+    stage: Stage, target: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of one request, whose target is sent as it stands here."""
+    reader, writer = await connect(stage)
+    lines = [f"{name}: {value}" for name, value in (headers or {}).items()]
+    host = stage.address.removeprefix("http://")
+    writer.write("\r\n".join([f"{method} {target} HTTP/1.1", f"Host: {host}", *lines, "", ""]).encode())
+    try:
+        return await read_answer(reader)
+    finally:
+        writer.close()
 
 
 async def exchange(stage: Stage, data: bytes, tls: ssl.SSLContext | None = None) -> Answer:
@@ -76,7 +96,7 @@ async def test_every_method_with_every_kind_of_body_is_answered_in_json() -> Non
                 expected = REFUSED.get(kind, 200) if method in ("GET", "HEAD") else 405
                 assert status == expected, (method, kind)
                 if status != 200:
-                    assert headers["allow"] == "get, head"
+                    assert headers["allow"] == "GET, HEAD"
                 if method != "HEAD":
                     assert status == 200 or body["detail"] == body["error"]["message"]
 
@@ -84,14 +104,14 @@ async def test_every_method_with_every_kind_of_body_is_answered_in_json() -> Non
 TARGETS = [
     ("/nothing", "POST", 404, None),
     ("/api/chat", "POST", 404, None),
-    ("/api/queue/ticket_1", "DELETE", 413, "get, head, delete"),
-    ("/api/queue/ticket_1", "POST", 405, "get, head, delete"),
-    ("/api/default_ref_audio", "POST", 405, "get, head"),
-    ("/v1/realtime?mode=audio", "POST", 405, "get"),
-    ("/v1/realtime?mode=audio", "GET", 413, "get"),
-    ("/ws/chat", "PUT", 405, "get"),
-    ("*", "OPTIONS", 405, "get, head"),
-    ("example.org:443", "CONNECT", 405, "get, head"),
+    ("/api/queue/ticket_1", "DELETE", 413, "GET, HEAD, DELETE"),
+    ("/api/queue/ticket_1", "POST", 405, "GET, HEAD, DELETE"),
+    ("/api/default_ref_audio", "POST", 405, "GET, HEAD"),
+    ("/v1/realtime?mode=audio", "POST", 405, "GET"),
+    ("/v1/realtime?mode=audio", "GET", 413, "GET"),
+    ("/ws/chat", "PUT", 405, "GET"),
+    ("*", "OPTIONS", 405, "GET, HEAD"),
+    ("example.org:443", "CONNECT", 405, "GET, HEAD"),
 ]
 NO_REQUESTS = [
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid_request"),  # TLS, without any LF
@@ -111,6 +131,9 @@ NO_REQUESTS = [
     (b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, "headers_too_large"),
     (b"GET / HTTP/1.1\r\n" + (b"A: " + b"x" * 8000 + b"\r\n") * 10, 431, "headers_too_large"),
     (HANDSHAKE + BODIES["sized"], 413, "body_not_allowed"),
+    (HANDSHAKE.replace(b"Key: AAAA", b"Key: x") + b"\r\n", 400, "invalid_handshake"),
+    (HANDSHAKE.replace(b": websocket", b": h2c") + b"\r\n", 426, "upgrade_required"),
+    (HANDSHAKE.replace(b": Upgrade", b": close") + b"\r\n", 426, "upgrade_required"),
 ]
 
 
@@ -122,8 +145,9 @@ async def test_body_to_any_path_and_malformed_request_get_their_status() -> None
             assert (told, headers.get("allow")) == (status, allowed), (target, method)
             assert body["error"]["message"]
         for data, status, code in NO_REQUESTS:
-            told, _, body = await exchange(stage, data)
-            assert (told, body["error"]["code"]) == (status, code), data[:60]
+            told, headers, body = await exchange(stage, data)
+            assert (told, body["error"]["code"]) == (status, code), data
+            assert status != 426 or headers["upgrade"] == "websocket"
 
 
 async def test_client_that_sends_a_large_body_before_it_reads_gets_its_answer(tmp_path: Path) -> None:
@@ -185,31 +209,13 @@ async def test_client_that_sends_no_body_yet_or_more_requests_or_an_end_gets_its
         writer.close()
 
 
-async def test_real_process_answers_a_client_of_the_standard_library(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """Which sends all of its body before it reads."""
-
-    def upload(address: str) -> tuple[int, Any]:
-        client = http.client.HTTPConnection(address, timeout=PATIENCE_S)
-        client.request("POST", "/api/assets/ref_audio", body=bytes(4 * 2**20))
-        response = client.getresponse()
-        return response.status, json.loads(response.read())
-
-    async with adapter_process("127.0.0.1:1") as (_, address):
-        status, body = await asyncio.to_thread(upload, address.removeprefix("http://"))
-
-    assert (status, body["error"]["code"]) == (404, "not_found")
-    (line,) = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "answered" in line]
-    assert (line["event"], line["path"]) == ("POST was answered 404", outline("/api/assets/ref_audio"))
-
-
 async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         with caplog.at_level(logging.WARNING, "ws_adapter.server.listener"):
             await exchange(stage, b"POST /health?token=canary HTTP/1.1\r\nHost: x\r\n" + BODIES["sized"])
             await exchange(stage, b"canary! /health HTTP/1.1\r\nHost: x\r\n\r\n")
             await exchange(stage, b"\x16\x03\x01")
+            await exchange(stage, b"POST /canary HTTP/1.1\r\nHost: x\r\n\r\n")
 
         said = [record for record in caplog.records if record.name == "ws_adapter.server.listener"]
         lines = [(record.getMessage(), vars(record)["path"]) for record in said]
@@ -217,5 +223,6 @@ async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixtu
             ("POST was answered 405", "/health"),
             ("a request was answered 405", "/health"),
             ("a request was answered 400", "/"),
+            ("POST was answered 404", outline("/canary")),
         ]
         assert "canary" not in str([vars(record) for record in caplog.records])

@@ -8,9 +8,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import codes
-from tests.ws_adapter.support.stage import Client, Stage, running_adapter
+from tests.ws_adapter.support.stage import Stage, running_adapter
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
@@ -244,10 +243,9 @@ async def test_refusals_come_after_the_upgrade_in_their_own_words_and_404_elsewh
             assert (codes(events), close) == (["unsupported_mode"], 1008)
             assert events[0]["error"]["type"] == "client_error"
             assert client.socket.close_reason == "unsupported_mode"
-        for target in ("transcription", "realtime?mode=transcription", "realtime?intent=transcription"):
-            async with stage.client(url(stage, f"/v1/{target}")) as client:
-                refusal = {"type": "error", "error": later, "code": "service_unavailable"}
-                assert await client.end() == ([refusal], 1013), target
+        async with stage.client(url(stage, "/v1/transcription")) as client:
+            refusal = {"type": "error", "error": later, "code": "service_unavailable"}
+            assert await client.end() == ([refusal], 1013)
         async with stage.client(url(stage, "/ws/half_duplex/x")) as client:
             [event], close = await client.end()
             assert len(event.pop("trace_id")) == 32
@@ -258,53 +256,3 @@ async def test_refusals_come_after_the_upgrade_in_their_own_words_and_404_elsewh
                 await connect(url(stage, target))
             assert refused.value.response.status_code == 404
             assert json.loads(refused.value.response.body)["error"]["code"] == "not_found"
-
-
-async def test_slot_event_uses_dialect_name_and_bare_duplex_omits_it() -> None:
-    async with (
-        running_worker(ScriptedEngine(listen(), slots=1), slots=1) as worker,
-        running_adapter(worker.address) as stage,
-    ):
-        for target, first in (
-            ("/v1/realtime/?mode=audio&session_id=x&autostart=1", "session.queue_done"),
-            ("/ws/duplex/adx_1/", "queue_done"),
-        ):
-            headers = {"Authorization": "Bearer ignored"}
-            async with stage.client(url(stage, target), additional_headers=headers) as client:
-                assert (await client.next())["type"] == first
-            await stage.until(free_slots=1)
-        async with stage.client(url(stage, "/ws/duplex")) as client:
-            await stage.until(free_slots=0)
-            await client.send({"type": "nonsense"})
-            assert (await client.next())["code"] == "unknown_event"
-
-
-async def test_default_mode_is_an_option() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address, default_realtime_mode="audio") as stage:
-            async with stage.client(url(stage, "/v1/realtime")) as client:
-                await client.begin()
-                _, _, queue = await stage.request("/api/queue")
-                assert [task["request_type"] for task in queue["running_tasks"]] == ["audio_duplex"]
-
-
-@pytest.mark.parametrize(
-    ("target", "offered", "selected"),
-    [
-        ("/v1/realtime?mode=audio", ["realtime"], "realtime"),
-        ("/v1/realtime?mode=audio", ["x", "realtime", "openai-insecure-api-key.k"], "realtime"),
-        ("/v1/realtime?mode=audio", ["x"], None),
-        ("/v1/realtime?mode=audio", None, None),
-        ("/ws/duplex/adx_1", ["realtime"], "realtime"),
-    ],
-)
-async def test_subprotocol_is_selected_and_compression_never(
-    target: str, offered: Any, selected: str | None
-) -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
-        async with connect(url(stage, target), subprotocols=offered, compression="deflate") as socket:
-            assert socket.subprotocol == selected
-            assert socket.response is not None
-            assert "Sec-WebSocket-Extensions" not in socket.response.headers
-            if "duplex" not in target:
-                await Client(socket).begin()

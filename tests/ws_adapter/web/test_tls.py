@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509 import load_pem_x509_certificate
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
+from tests.ws_adapter.support import calls
 from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
 from ws_adapter.app import serve
@@ -23,22 +23,13 @@ from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.web.tls import Certificate
 
 
-class Authority:
-    """Signs certificates for this machine; `trust` is what a client needs to believe them."""
+class Authority(calls.Authority):
+    """Has a certificate for this machine; `trust` is what a client needs to believe it."""
 
     def __init__(self, folder: Path) -> None:
-        self.certificate = folder / "cert.pem"
-        self.key = folder / "key.pem"
-        self._authority = trustme.CA()
-        self.trust = ssl.create_default_context()
-        self._authority.configure_trust(self.trust)
-        self.issue()
-
-    def issue(self) -> None:
-        """Writes a new certificate with a new key."""
-        issued = self._authority.issue_cert("127.0.0.1", "localhost")
-        self.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
-        issued.private_key_pem.write_to_path(self.key)
+        super().__init__(folder)
+        self.trust = ssl.create_default_context(cafile=str(self.ca))
+        self.certificate, self.key = self.issue()
 
     @property
     def serial(self) -> int:
@@ -105,15 +96,10 @@ async def test_client_that_stops_reading_loses_its_session_over_tls_too(authorit
                 client.vanish()
 
 
-async def test_tls_serves_pages_and_rejections_and_page_shows_port(authority: Authority) -> None:
+async def test_tls_serves_rejections_and_page_shows_port(authority: Authority) -> None:
     async with secured(authority) as stage:
-        host, port = stage.tls_address.removeprefix("https://").split(":")
-        assert (await stage.request("/page/about.json"))[2]["tls_port"] == int(port)
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=authority.trust)
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(PATIENCE_S):
-            assert (await reader.read()).startswith(b"HTTP/1.1 200")
-        writer.close()
+        port = int(stage.tls_address.rpartition(":")[2])
+        assert (await stage.request("/page/about.json"))[2]["tls_port"] == port
         url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=half_duplex"
         async with connect(url, ssl=authority.trust) as websocket:
             events, close = await Client(websocket).end()
@@ -163,7 +149,6 @@ async def test_client_that_speaks_plain_text_or_never_says_hello_on_the_tls_port
 
 def test_unusable_files_and_old_versions_are_refused(authority: Authority, tmp_path: Path) -> None:
     assert Certificate(authority.certificate, authority.key).context.minimum_version >= ssl.TLSVersion.TLSv1_2
-    (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     junk = tmp_path / "junk.pem"
     junk.write_text("hello")
@@ -173,7 +158,7 @@ def test_unusable_files_and_old_versions_are_refused(authority: Authority, tmp_p
         (tmp_path / "none", authority.key, "Cannot read .*none for TLS: No such file or directory."),
         (authority.certificate, tmp_path / "none", "Cannot read .*none for TLS: No such file or directory."),
         (tmp_path, authority.key, "Cannot read .* for TLS: Is a directory."),
-        (authority.certificate, other.key, "Cannot use .*cert.pem with the key .*: key values mismatch."),
+        (authority.certificate, other.key, "Cannot use .*worker.pem with the key .*: key values mismatch."),
         (junk, authority.key, "no certificate or no key in PEM format"),
         (authority.certificate, junk, "no certificate or no key in PEM format"),
         (authority.certificate, locked, "its key without a password"),
@@ -202,9 +187,7 @@ async def test_adapter_without_its_certificate_does_not_start(
 
 
 async def test_tls_port_in_use_is_reported(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         tls: dict[str, Any] = {"tls_cert": authority.certificate, "tls_key": authority.key, "tls_port": port}
         assert await serve(AdapterOptions(workers=("127.0.0.1:1",), port=0, **tls)) == 2

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Response
@@ -58,6 +58,16 @@ async def echoing(
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", connections
 
 
+@asynccontextmanager
+async def echoed(**options: Any) -> AsyncIterator[tuple[ClientConnection, PublicConnection]]:
+    """A client whose first message has come back, and its connection."""
+    async with echoing(**options) as (address, connections):
+        async with connect(f"ws://{address}", compression=None, max_size=None) as client:
+            await client.send("first")
+            assert await client.recv() == "first"
+            yield client, connections[0]
+
+
 def test_connection_overrides_only_documented_methods_and_callbacks_of_asyncio() -> None:
     overridden = {name for name in vars(PublicConnection) if hasattr(ServerConnection, name)}
 
@@ -65,7 +75,7 @@ def test_connection_overrides_only_documented_methods_and_callbacks_of_asyncio()
 
 
 async def test_texts_written_past_the_library_are_messages_to_a_client_in_order() -> None:
-    async with echoing() as (address, _), connect(f"ws://{address}", compression=None) as client:
+    async with echoed() as (client, _):
         for size in (0, 1, 125, 126, 65_535, 65_536, 200_000):
             for text in ("x" * size, "still in order"):
                 await client.send(text)
@@ -73,19 +83,17 @@ async def test_texts_written_past_the_library_are_messages_to_a_client_in_order(
 
 
 async def test_a_text_is_taken_as_it_comes_unless_another_waits_or_came_with_it() -> None:
-    async with echoing() as (address, connections), connect(f"ws://{address}", compression=None) as client:
-        await client.send("first")
-        assert await client.recv() == "first"
+    async with echoed() as (client, connection):
         taken: list[bytes] = []
         takes = True
 
         def take(text: bytes) -> bool:
             if takes:
                 taken.append(text)
-                connections[0].write_text(b"taken")
+                connection.write_text(b"taken")
             return takes
 
-        connections[0].when_text(take)
+        connection.when_text(take)
         await client.send("the second one")
         assert await client.recv() == "taken"
         takes = False
@@ -102,25 +110,23 @@ async def test_a_text_is_taken_as_it_comes_unless_another_waits_or_came_with_it(
 
 
 async def test_nothing_is_written_to_a_client_that_has_gone() -> None:
-    async with echoing() as (address, connections):
-        async with connect(f"ws://{address}") as client:
-            await client.send("there")
-            assert await client.recv() == "there"
-        await until(lambda: connections[0].closed_with == 1000)
-        assert not connections[0].write_text(b"late")
+    async with echoed() as (client, connection):
+        await client.close()
+        await until(lambda: connection.closed_with == 1000)
+        assert not connection.write_text(b"late")
         with pytest.raises(Disconnected):
-            await connections[0].send_text(b"late")
+            await connection.send_text(b"late")
 
 
 async def test_a_limit_set_after_the_upgrade_holds() -> None:
-    async with echoing(limit=1000) as (address, connections), connect(f"ws://{address}") as client:
+    async with echoed(limit=1000) as (client, connection):
         await client.send("x" * 1000)
         assert len(await client.recv()) == 1000
         await client.send("x" * 1001)
         with pytest.raises(ConnectionClosed):
             await client.recv()
         assert client.close_code == 1009
-        await until(lambda: connections[0].closed_with == 1009)
+        await until(lambda: connection.closed_with == 1009)
 
 
 async def test_a_client_that_answers_no_ping_is_cut_without_a_close() -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
 
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.access.test_keys import refused_upgrade
 from tests.ws_adapter.access.test_secret_requests import ask, secret
 from tests.ws_adapter.observability.test_metrics import figures
 from tests.ws_adapter.support.conversation import INIT, Event, codes
@@ -66,10 +65,8 @@ def url(stage: Stage, path: str) -> str:
 
 async def refused(stage: Stage, path: str, headers: dict[str, str]) -> tuple[int, str]:
     """Status and code of what a WebSocket is answered that is not let in."""
-    with pytest.raises(InvalidStatus) as refusal:
-        await connect(url(stage, path), additional_headers=headers)
-    body = json.loads(refusal.value.response.body or b"{}")
-    return refusal.value.response.status_code, body["error"]["code"]
+    response = await refused_upgrade(stage, path, additional_headers=headers)
+    return response.status_code, json.loads(response.body)["error"]["code"]
 
 
 async def bearer(stage: Stage, headers: dict[str, str], **body: Any) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
 
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker
 from tests.ws_adapter.observability.test_metrics import figures
@@ -33,7 +34,8 @@ async def guarded(keys: KeyFile, slots: int = 2, **options: Any) -> AsyncIterato
             yield stage
 
 
-async def refused(stage: Stage, target: str = "/v1/realtime?mode=audio", **options: Any) -> Any:
+async def refused_upgrade(stage: Stage, target: str = "/v1/realtime?mode=audio", **options: Any) -> Response:
+    """Return the answer to a WebSocket that is not let in."""
     with pytest.raises(InvalidStatus) as refusal:
         await connect(stage.address.replace("http", "ws") + target, **options)
     return refusal.value.response
@@ -159,8 +161,9 @@ async def test_key_is_taken_from_the_first_place_and_from_the_query_only_where_a
     wrong: Any = {"Authorization": "Bearer wrong"}
     offered: Any = ["realtime", f"openai-insecure-api-key.{keys.secrets['alice']}"]
     async with guarded(keys) as stage:
-        assert (await refused(stage, target)).status_code == 401
-        assert (await refused(stage, subprotocols=offered, additional_headers=wrong)).status_code == 401
+        assert (await refused_upgrade(stage, target)).status_code == 401
+        with_wrong_key = await refused_upgrade(stage, subprotocols=offered, additional_headers=wrong)
+        assert with_wrong_key.status_code == 401
         basic = {"Authorization": "Basic eDp5"}
         async with stage.client(subprotocols=offered, additional_headers=basic) as client:
             assert client.socket.subprotocol == "realtime"
@@ -177,7 +180,7 @@ async def test_request_without_key_gets_401_and_live_gets_error_after_upgrade(ke
     async with guarded(keys) as stage:
         live = stage.address.replace("http", "ws") + "/v1/live/sessions"
         for credentials in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer"}):
-            response = await refused(stage, additional_headers=credentials)
+            response = await refused_upgrade(stage, additional_headers=credentials)
             assert response.status_code == 401
             assert response.headers["WWW-Authenticate"] == "Bearer"
             assert b'"code":"unauthorized"' in response.body
@@ -239,7 +242,7 @@ async def test_sessions_of_a_withdrawn_key_end_in_their_own_words(keys: KeyFile)
             await stage.until(free_slots=2)
             await bob.send({"type": "session.close", "reason": "user_stop"})
             assert (await bob.end())[1] == 1000
-            assert (await refused(stage, additional_headers=headers)).status_code == 401
+            assert (await refused_upgrade(stage, additional_headers=headers)).status_code == 401
 
 
 @pytest.mark.parametrize("leaves", ["vanishes", "says so"])
@@ -333,7 +336,7 @@ async def test_secrets_are_never_logged(keys: KeyFile, caplog: pytest.LogCapture
             await client.begin()
         async with stage.client(additional_headers=keys.bearer("alice")) as client:
             await client.begin()
-        await refused(stage, additional_headers={"Authorization": "Bearer ak_wrong-secret"})
+        await refused_upgrade(stage, additional_headers={"Authorization": "Bearer ak_wrong-secret"})
         keys.remove("alice")
         stage.adapter.reload()
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
 
 from inference_service.interface.setups import Mode
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
+from tests.ws_adapter.access.test_keys import refused_upgrade
 from tests.ws_adapter.support.conversation import Event, codes
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter
@@ -169,9 +168,7 @@ async def test_a_secret_makes_no_secrets_and_opens_nothing_else(keys: KeyFile) -
         for path in ("/v1/models", "/status", "/api/queue"):
             assert (await stage.request(path, headers=bearer))[0] == 401, path
         for path in ("/v1/realtime?mode=audio", "/ws/duplex/adx_1", "/ws/chat"):
-            with pytest.raises(InvalidStatus) as refusal:
-                await connect(stage.address.replace("http", "ws") + path, additional_headers=bearer)
-            assert refusal.value.response.status_code == 401, path
+            assert (await refused_upgrade(stage, path, additional_headers=bearer)).status_code == 401, path
         live = stage.address.replace("http", "ws") + "/v1/live/sessions"
         async with stage.client(live, additional_headers=bearer) as client:
             assert (await client.next())["error"]["code"] == "invalid_api_key"

@@ -15,7 +15,14 @@ from antiphon.grpc import Finalized, Lease, Place, Session, acquire
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
-from tests.support.scripted_engine import EVERYTHING, RunningWorker, ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    Play,
+    RunningWorker,
+    ScriptedEngine,
+    listen,
+    running_worker,
+)
 from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT
 from tests.ws_adapter.support.keyfile import KeyFile
@@ -24,15 +31,16 @@ from ws_adapter.direct.service import _address
 from ws_adapter.direct.slot import ATTACH_S
 
 KEY = b"a key of 16 byte"
+LISTEN = listen()
 CONFIG = session_pb.SessionConfig(mode=session_pb.SESSION_MODE_AUDIO)
 
 
 @asynccontextmanager
 async def backend(
-    slots: int = 1, worker_key: bytes | None = KEY, **options: Any
+    slots: int = 1, worker_key: bytes | None = KEY, play: Play = LISTEN, **options: Any
 ) -> AsyncIterator[tuple[Stage, RunningWorker]]:
     """An adapter with a gRPC port, and the worker behind it."""
-    engine = ScriptedEngine(listen(), slots=slots, info=EVERYTHING, repeat=True)
+    engine = ScriptedEngine(play, slots=slots, info=EVERYTHING, repeat=True)
     async with running_worker(engine, slots=slots, worker_key=worker_key) as worker:
         async with running_adapter(worker.address, worker_key=worker_key, grpc_port=0, **options) as stage:
             yield stage, worker

@@ -15,9 +15,10 @@ from antiphon.grpc.outputs import Finalized, UnitDone
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.leases import read_token
 from tests.support.patience import PATIENCE_S
-from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
+from tests.support.scripted_engine import EVERYTHING, write
+from tests.ws_adapter.direct.test_acquire import backend, port_of
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import Stage, running_adapter, until
+from tests.ws_adapter.support.stage import Stage, until
 from ws_adapter.usage.line import UsageLine, decode
 from ws_adapter.usage.store import LocalUsageStore
 
@@ -35,11 +36,7 @@ async def served(tmp_path: Path, log: Path, **fields: str) -> AsyncIterator[tupl
     keys = KeyFile(tmp_path / "keys")
     keys.add("caller", **fields)
     says = replace(write("Seven.", "Eight."), tokens=600)
-    engine = ScriptedEngine(says, slots=2, info=EVERYTHING, repeat=True)
-    async with (
-        running_worker(engine, slots=2) as worker,
-        running_adapter(worker.address, auth="keys", keys=keys.path, usage_log=log, grpc_port=0) as stage,
-    ):
+    async with backend(2, None, says, auth="keys", keys=keys.path, usage_log=log) as (stage, _):
         yield stage, keys.secrets["caller"]
 
 
@@ -53,8 +50,7 @@ def lines(log: Path) -> list[UsageLine]:
 
 
 async def turn(stage: Stage, key: str) -> None:
-    adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
-    async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key) as lease:
+    async with asyncio.timeout(PATIENCE_S), acquire(port_of(stage), "chat", key=key) as lease:
         async with Session.open(lease, CONFIG) as session:
             await session.send_turn("Hello?")
             left: set[Any] = {UnitDone, Finalized}
@@ -82,15 +78,14 @@ async def test_direct_session_has_one_line_with_the_tokens_of_its_worker(tmp_pat
 async def test_lease_lasts_no_longer_than_the_quota(tmp_path: Path, log: Path) -> None:
     """Attack: a caller takes several leases at once, each for all that is left of the quota."""
     async with served(tmp_path, log, seconds_per_day="50") as (stage, key):
-        adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
-        async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key) as lease:
+        async with asyncio.timeout(PATIENCE_S), acquire(port_of(stage), "chat", key=key) as lease:
             token = read_token(lease.token)
             assert token is not None
             assert token.claims is not None
             assert token.claims.max_duration_s == 50
 
             with pytest.raises(ConnectError) as refused:
-                async with acquire(adapter, "chat", key=key):
+                async with acquire(port_of(stage), "chat", key=key):
                     pass
             assert (refused.value.reason, refused.value.retryable) == ("QUOTA_EXCEEDED", False)
 
@@ -112,8 +107,7 @@ def _forget(stage: Stage) -> None:
 async def test_session_that_outlives_its_adapter_has_paid_for_its_lease(tmp_path: Path, log: Path) -> None:
     """Attack: a session goes on at its worker while the rest of its slice is given back for another one."""
     async with served(tmp_path, log, seconds_per_day="50") as (stage, key):
-        adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
-        async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key) as lease:
+        async with asyncio.timeout(PATIENCE_S), acquire(port_of(stage), "chat", key=key) as lease:
             async with Session.open(lease, CONFIG) as session:
                 await session.send_turn("Hello?")
                 async for output in session:
@@ -135,8 +129,7 @@ async def test_session_that_outlives_its_adapter_has_paid_for_its_lease(tmp_path
 async def test_unused_lease_is_billed(tmp_path: Path, log: Path) -> None:
     """Attack: a caller takes leases, holds slots with them, and never comes."""
     async with served(tmp_path, log) as (stage, key):
-        adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
-        async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key):
+        async with asyncio.timeout(PATIENCE_S), acquire(port_of(stage), "chat", key=key):
             pass
         [line] = await written(log, 1)
     assert line.reason == "never_began"

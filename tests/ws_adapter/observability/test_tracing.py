@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
 
 import antiphon
 from antiphon_service import semconv
@@ -32,6 +30,7 @@ from tests.support.scripted_engine import (
     turn_end,
     write,
 )
+from tests.ws_adapter.access.test_keys import refused_upgrade
 from tests.ws_adapter.observability.test_metrics import answered
 from tests.ws_adapter.support.chat_conversation import append as ask
 from tests.ws_adapter.support.conversation import CLOSE, append
@@ -468,14 +467,12 @@ async def test_denied_request_ends_its_span(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "wait": False}
     async with running_adapter("127.0.0.1:1", telemetry=traced.telemetry, **options) as stage:
-        with pytest.raises(InvalidStatus) as refused:
-            async with connect(stage.url):
-                pass
+        refused = await refused_upgrade(stage)
     upgrade = traced.one(semconv.SPAN_UPGRADE)
     assert attributes(upgrade)[semconv.ATTR_HTTP_STATUS] == 401
     assert attributes(upgrade)["error.type"] == "auth"
     assert upgrade.status.status_code is StatusCode.UNSET
-    assert int(refused.value.response.headers["antiphon-trace-id"], 16) == upgrade.context.trace_id
+    assert int(refused.headers["antiphon-trace-id"], 16) == upgrade.context.trace_id
 
 
 async def test_nothing_said_is_in_spans_figures_lines(

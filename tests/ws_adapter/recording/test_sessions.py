@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import os
-import sys
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.support.scripted_engine import (
     turn_end,
 )
 from tests.ws_adapter.support.conversation import CLOSE, Event
-from tests.ws_adapter.support.process import ADAPTER_OPTIONS
+from tests.ws_adapter.support.process import adapter_process
 from tests.ws_adapter.support.recordings import Read, b64, failing, noise, read_recording, read_wav
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
 from tests.ws_adapter.web.test_http1 import HANDSHAKE, connect
@@ -55,7 +55,7 @@ async def recorded_client(
     async with recorded_stage(recordings, *script, info=info) as stage:
         async with stage.client(stage.address.replace("http", "ws") + path) as client:
             yield client
-            await client.send(CLOSE)
+            await client.send({"type": "session.close"})
             await client.rest()
 
 
@@ -258,45 +258,29 @@ async def test_a_broken_disk_changes_no_public_event(
 
 LIMIT_BYTES = 200_000
 
-LIMITED_ADAPTER = f"""
-import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT_BYTES}, {LIMIT_BYTES}))
-from antiphon_command.command import main
-sys.exit(main(sys.argv[1:]))
-"""
-
 
 async def test_files_that_may_not_grow_stay_whole_and_the_conversation_goes_on(tmp_path: Path) -> None:
     """A real adapter, which the system allows no file larger than three seconds of input."""
     async with recorded_stage(None) as stage:
         pass
     recordings = tmp_path / "recordings"
-    engine = ScriptedEngine(*TALK, slots=2)
-    async with running_worker(engine, slots=2) as worker:
-        adapter = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", LIMITED_ADAPTER, "adapter", "--port", "0", *ADAPTER_OPTIONS),
-            *("--worker", worker.address, "--recordings", recordings),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            assert adapter.stdout is not None
-            async with asyncio.timeout(PATIENCE_S):
-                ready = (await adapter.stdout.readline()).decode()
-            address = ready.removeprefix("adapter ready on ").strip()
-            remote = replace(stage, address=address)
-            await remote.until(ready=True)
-            async with remote.client() as client:
-                await converse(client)
-            adapter.terminate()
-            async with asyncio.timeout(PATIENCE_S):
-                _, log = await adapter.communicate()
-        finally:
-            if adapter.returncode is None:
-                adapter.kill()
-                await adapter.wait()
+    async with (
+        running_worker(ScriptedEngine(*TALK, slots=2), slots=2) as worker,
+        adapter_process(worker.address, "--recordings", str(recordings), errors=asyncio.subprocess.PIPE) as (
+            process,
+            address,
+        ),
+    ):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
+        remote = replace(stage, address=address)
+        await remote.until(ready=True)
+        async with remote.client() as client:
+            await converse(client)
+        process.terminate()
+        async with asyncio.timeout(PATIENCE_S):
+            _, log = await process.communicate()
 
-    assert adapter.returncode == 0
+    assert process.returncode == 0
     assert gist(client.events) == await unrecorded()
     (read,) = find(recordings)
     assert read.meta["stopped"] == "File too large"

@@ -1,22 +1,21 @@
 """Sessions of every protocol go on over another connection, in the middle of an answer."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, speak, write
-from tests.ws_adapter.resume.test_resuming import detached, url_of
+from tests.support.scripted_engine import EVERYTHING, Script, ScriptedEngine, speak, write
+from tests.ws_adapter.access.test_secret_requests import secret
+from tests.ws_adapter.resume.test_resuming import detached, stage_of, url_of
+from tests.ws_adapter.support import chat_conversation as chat
 from tests.ws_adapter.support import realtime_ga_conversation as ga
-from tests.ws_adapter.support.chat_conversation import append as chat_append
-from tests.ws_adapter.support.chat_conversation import request
-from tests.ws_adapter.support.conversation import INIT, Event
-from tests.ws_adapter.support.stage import Client, ManualClock, running_adapter, until
-from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL
-from tests.ws_adapter.support.transcription_conversation import append as spoken
+from tests.ws_adapter.support import transcription_conversation as transcription
+from tests.ws_adapter.support import transcription_ga_conversation as transcription_ga
+from tests.ws_adapter.support.conversation import Event
+from tests.ws_adapter.support.stage import Client, ManualClock, until
 
-WORDS = ("One ", "two ", "three ", "four ", "five.")
+WORDS = ("One ", "two ", "three.")
 
 
 class Talk(NamedTuple):
@@ -39,33 +38,63 @@ def text_of(event: Event) -> str:
     return ""
 
 
+def script(key: str) -> str:
+    """A prompt: the worker says `WORDS`, and waits in the middle of the answer."""
+    return Script((write(*WORDS, hold="generate"),), key=key).as_prompt()
+
+
+def system(text: str) -> Event:
+    return {"role": "system", "content": text}
+
+
 TALKS = {
+    "realtime": Talk(
+        "/v1/realtime?model=scripted",
+        [],
+        "session.created",
+        [
+            ga.update(output_modalities=["text"], instructions=script("realtime")),
+            ga.message(),
+            {"type": "response.create"},
+        ],
+        "response.done",
+    ),
+    "chat": Talk(
+        "/ws/chat?",
+        [chat.request(system(script("chat")), chat.USER, streaming=True, tts={"enabled": False})],
+        "prefill_done",
+        [],
+        "done",
+    ),
     "realtime_chat": Talk(
-        "/v1/realtime?mode=chat", [INIT], "session.created", [chat_append(streaming=True)], "response.done"
+        "/v1/realtime?mode=chat",
+        [{"type": "session.init", "payload": {"system_prompt": script("realtime_chat")}}],
+        "session.created",
+        [chat.append(chat.USER, streaming=True)],
+        "response.done",
     ),
     "transcription": Talk(
         "/v1/transcription?",
-        [{"type": "session.update", "model": EVERYTHING.name}, COMMIT, spoken(), FINAL],
-        "session.created",
         [],
+        "session.created",
+        [{**transcription.UPDATE, "model": "scripted"}, transcription.append(), transcription.FINAL],
         "transcription.done",
     ),
-    "realtime_ga": Talk(
-        f"/v1/realtime?model={EVERYTHING.name}",
-        [ga.update(output_modalities=["text"]), ga.message(), {"type": "response.create"}],
-        "session.created",
+    "transcription_ga": Talk(
+        "/v1/realtime?intent=transcription",
         [],
-        "response.done",
+        "session.created",
+        [transcription_ga.update(), ga.append(0.5), {"type": "input_audio_buffer.commit"}],
+        f"{transcription_ga.WORDS}.completed",
     ),
 }
-RESUMABLE: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
 
 
-@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("name", sorted(TALKS.keys() - {"chat"}))  # whose connection ends with its answer
 async def test_answer_goes_on_where_the_connection_was_lost(name: str) -> None:
     talk = TALKS[name]
     engine = ScriptedEngine(write(*WORDS, hold="finalize"), info=EVERYTHING, repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address, **RESUMABLE) as stage:
+    async with stage_of(engine) as stage:
         url = stage.address.replace("http://", "ws://") + talk.path
         async with stage.client(url) as client:
             await client.send(*talk.sends)
@@ -94,9 +123,9 @@ async def test_answer_unsent_at_disconnect_is_sent_at_resume(
 ) -> None:
     """Also where the server has closed the connection behind the answer, and no Close came back."""
     engine = ScriptedEngine(write(*WORDS, hold="generate"), info=EVERYTHING)
-    async with running_worker(engine) as worker, running_adapter(worker.address, **RESUMABLE) as stage:
+    async with stage_of(engine) as stage:
         async with stage.client(stage.address.replace("http://", "ws://") + "/ws/chat") as client:
-            await client.send(request())
+            await client.send(chat.request())
             token = (await client.expect_until("prefill_done"))["resume"]["token"]
             client.socket.transport.pause_reading()
             if is_cut_before_the_answer:
@@ -118,7 +147,7 @@ async def test_answer_unsent_at_disconnect_is_sent_at_resume(
 
 async def test_live_stream_goes_on() -> None:
     engine = ScriptedEngine(speak("word"), info=EVERYTHING, repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address, **RESUMABLE) as stage:
+    async with stage_of(engine) as stage:
         path = "/v1/live/sessions?"
         async with stage.client(stage.address.replace("http://", "ws://") + path) as client:
             start = {"type": "session.start", "session": {"model": EVERYTHING.name}}
@@ -144,25 +173,20 @@ async def stream_of(client: Client) -> None:
 async def test_session_of_a_client_secret_that_has_expired_since_can_be_resumed() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(write(*WORDS), info=EVERYTHING)
-    async with running_worker(engine) as worker:
-        async with running_adapter(worker.address, clock=clock, **RESUMABLE) as stage:
-            wanted = {
-                "session": {"type": "realtime", "model": EVERYTHING.name},
-                "expires_after": {"anchor": "created_at", "seconds": 10},
-            }
-            path = "/v1/realtime/client_secrets"
-            _, _, secret = await stage.request(path, "POST", body=json.dumps(wanted).encode())
-            bearer: dict[str, Any] = {"additional_headers": {"Authorization": f"Bearer {secret['value']}"}}
-            url = stage.address.replace("http://", "ws://") + "/v1/realtime"
-            async with stage.client(url, **bearer) as client:
-                token = (await client.expect("session.created"))["resume"]["token"]
-                await client.expect("conversation.created")
-                client.vanish()
-            await detached(stage)
-            await clock.advance(20)
-            async with stage.client(url, **bearer) as late:
-                assert (await late.expect("error"))["error"]["code"] == "invalid_api_key"
-            async with stage.client(url_of(stage, token, 2, "/v1/realtime?"), **bearer) as back:
-                await back.expect("session.resumed")
-                await back.send(ga.message(), {"type": "response.create"})
-                await back.expect_until("response.done")
+    async with stage_of(engine, clock) as stage:
+        session = {"type": "realtime", "model": EVERYTHING.name}
+        value = await secret(stage, session=session, expires_after={"seconds": 10})
+        bearer: dict[str, Any] = {"additional_headers": {"Authorization": f"Bearer {value}"}}
+        url = stage.address.replace("http://", "ws://") + "/v1/realtime"
+        async with stage.client(url, **bearer) as client:
+            token = (await client.expect("session.created"))["resume"]["token"]
+            await client.expect("conversation.created")
+            client.vanish()
+        await detached(stage)
+        await clock.advance(20)
+        async with stage.client(url, **bearer) as late:
+            assert (await late.expect("error"))["error"]["code"] == "invalid_api_key"
+        async with stage.client(url_of(stage, token, 2, "/v1/realtime?"), **bearer) as back:
+            await back.expect("session.resumed")
+            await back.send(ga.message(), {"type": "response.create"})
+            await back.expect_until("response.done")

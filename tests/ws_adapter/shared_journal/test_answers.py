@@ -4,72 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.support.client import Event, kind
+from tests.conformance.support.client import kind
 from tests.support.redis_server import RedisServer
-from tests.support.scripted_engine import Script, write
+from tests.support.scripted_engine import write
 from tests.ws_adapter.forwarding.test_processes import coming_back, resumed
-from tests.ws_adapter.resume.test_dialects import Talk, text_of
+from tests.ws_adapter.resume.test_dialects import TALKS, WORDS, text_of
 from tests.ws_adapter.shared_journal.test_takeover import adapters, end
-from tests.ws_adapter.support import chat_conversation as chat
 from tests.ws_adapter.support import realtime_ga_conversation as ga
-from tests.ws_adapter.support import transcription_conversation as transcription
-from tests.ws_adapter.support import transcription_ga_conversation as transcription_ga
 
-WORDS = ("One ", "two ", "three.")
 SCRIPTED = ("--prompted", "--modes", "chat,audio")
 TRANSCRIBES = ("--prompted", "--modes", "transcribe,audio")
-
-
-def script(key: str) -> str:
-    """A prompt: the worker says `WORDS`, and waits in the middle of the answer."""
-    return Script((write(*WORDS, hold="generate"),), key=key).as_prompt()
-
-
-def system(text: str) -> Event:
-    return {"role": "system", "content": text}
-
-
-TALKS = {
-    "realtime": Talk(
-        "/v1/realtime?model=scripted",
-        [],
-        "session.created",
-        [
-            ga.update(output_modalities=["text"], instructions=script("realtime")),
-            ga.message(),
-            {"type": "response.create"},
-        ],
-        "response.done",
-    ),
-    "chat": Talk(
-        "/ws/chat?",
-        [chat.request(system(script("chat")), chat.USER, streaming=True, tts={"enabled": False})],
-        "prefill_done",
-        [],
-        "done",
-    ),
-    "realtime_chat": Talk(
-        "/v1/realtime?mode=chat",
-        [{"type": "session.init", "payload": {"system_prompt": script("realtime_chat")}}],
-        "session.created",
-        [chat.append(chat.USER, streaming=True)],
-        "response.done",
-    ),
-    "transcription": Talk(
-        "/v1/transcription?",
-        [],
-        "session.created",
-        [{**transcription.UPDATE, "model": "scripted"}, transcription.append(), transcription.FINAL],
-        "transcription.done",
-    ),
-    "transcription_ga": Talk(
-        "/v1/realtime?intent=transcription",
-        [],
-        "session.created",
-        [transcription_ga.update(), ga.append(0.5), {"type": "input_audio_buffer.commit"}],
-        f"{transcription_ga.WORDS}.completed",
-    ),
-}
 
 
 @pytest.mark.parametrize("name", TALKS)

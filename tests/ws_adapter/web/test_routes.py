@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
 
+from tests.ws_adapter.access.test_keys import refused_upgrade
 from tests.ws_adapter.support.conversation import codes
 from tests.ws_adapter.support.stage import Stage, running_adapter
 from ws_adapter.protocol.core.config import Mode
@@ -252,7 +251,6 @@ async def test_refusals_come_after_the_upgrade_in_their_own_words_and_404_elsewh
             refusal = {"type": "error", "error": half_duplex, "code": "unsupported_protocol"}
             assert (event, close) == ({**refusal, "message": half_duplex}, 1008)
         for target in ("/ws/chat/x", "/v1/transcription/x", "/ws/half_duplex", "/v2/realtime?mode=audio"):
-            with pytest.raises(InvalidStatus) as refused:
-                await connect(url(stage, target))
-            assert refused.value.response.status_code == 404
-            assert json.loads(refused.value.response.body)["error"]["code"] == "not_found"
+            response = await refused_upgrade(stage, target)
+            assert response.status_code == 404
+            assert json.loads(response.body)["error"]["code"] == "not_found"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.patience import PATIENCE_S
+from tests.ws_adapter.recording.test_retention import whole
 from tests.ws_adapter.support.recordings import (
     NOBODY,
     append,
@@ -45,7 +46,7 @@ async def test_a_disk_that_is_full_at_the_start_is_none(
 
     monkeypatch.setattr(Path, "mkdir", full)
     async with recording_to(tmp_path / "new") as recorder:
-        recorder.begin("s", "audio", NOBODY).end("user_stop", None)
+        whole(recorder)
     assert recorder.counts.incomplete == 1
     assert [line.levelname for line in caplog.records] == ["WARNING"]
 
@@ -102,27 +103,21 @@ async def test_a_recording_goes_on_failing_alone_and_the_next_one_works(
             assert failed.wait(PATIENCE_S)
         first.up(b"{}")
         first.end("user_stop", None)
-        second = recorder.begin("second", "audio", NOBODY)
-        second.up(b"{}")
-        second.end("user_stop", None)
+        second = whole(recorder)
 
     read = read_recording(tmp_path / first.recording_id)
     assert (read.lines, read.meta["stopped"]) == ([], "No space left on device")
     assert read.meta["close_reason"] == "user_stop"
-    assert len(read_recording(tmp_path / second.recording_id).lines) == 1
+    assert len(read_recording(tmp_path / second).lines) == 1
     assert [line.levelname for line in caplog.records] == ["WARNING", "INFO"]
 
 
 async def test_folder_that_disappears_costs_its_recording(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(tmp_path / "root", ManualClock(), max_age_s=0, max_bytes=0)
-    recorder.start()
-    (tmp_path / "root").rename(tmp_path / "gone")
-    recording = recorder.begin("s", "audio", NOBODY)
-    recording.up(b"{}")
-    recording.end("user_stop", None)
-    await recorder.close()
+    async with recording_to(tmp_path / "root") as recorder:
+        (tmp_path / "root").rename(tmp_path / "gone")
+        whole(recorder)
     assert recorder.counts.incomplete == 1
     assert [line.levelname for line in caplog.records] == ["WARNING"]
     assert not (tmp_path / "root").exists()

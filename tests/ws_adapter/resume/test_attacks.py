@@ -11,16 +11,18 @@ import pytest
 
 from tests.support.scripted_engine import ScriptedEngine, listen
 from tests.ws_adapter.resume.test_resuming import (
+    assert_alike,
     detached,
+    ended,
     lines,
     lost,
-    plain,
     refusal,
     refused,
+    resumed_and_lost,
     stage_of,
     url_of,
 )
-from tests.ws_adapter.support.conversation import CLOSE, append
+from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, ManualClock, until
 from ws_adapter.access.signing_keys import parse_signing_keys
@@ -71,9 +73,7 @@ async def test_client_that_comes_and_goes_leaves_its_slot_to_the_queue_once_it_s
         for _ in range(9):
             await detached(stage)
             await clock.advance(4.0)
-            async with stage.client(url_of(stage, token, 2)) as client:
-                token = (await client.expect("session.resumed"))["resume"]["token"]
-                client.vanish()
+            token = await resumed_and_lost(stage, token)
         await detached(stage)
         async with stage.client() as newcomer:
             await newcomer.expect("session.queued")
@@ -97,24 +97,19 @@ async def test_refusal_of_a_signed_token_takes_the_same_steps_whether_or_not_its
             return hmac.compare_digest(one, other)
 
     async with stage_of(engine, client_secret_key=key) as stage:
-        async with stage.client() as client:
-            ended = (await client.begin())["resume"]["token"]
-            await client.send(CLOSE)
-            await client.rest()
-        used = await lost(stage)
+        closed, used = await ended(stage), await lost(stage)
         async with stage.client(url_of(stage, used, 2)) as client:
             await client.expect("session.resumed")
             await until(lambda: engine.sessions[0].is_closed)
             unknown, _ = ResumeTokens(parse_signing_keys(key, "")).make("sess_000000000000", bytes(16))
             answers, steps = [], []
             monkeypatch.setattr(sessions, "hmac", Counted)
-            for token in (ended, used, unknown):
+            for token in (closed, used, unknown):
                 compared.clear()
                 answers.append(await refusal(stage, url_of(stage, token, 2)))
                 steps.append(list(compared))
 
-            assert {code for _, code in answers} == {1008}
-            assert len({str(plain(event)) for event, _ in answers}) == 1
+            assert_alike(answers)
             assert steps[0]
             assert steps[0] == steps[1] == steps[2]
             await client.send(append())

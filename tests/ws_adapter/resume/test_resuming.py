@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,30 @@ async def lost(stage: Stage, **options: Any) -> str:
     return token
 
 
-def plain(event: Event) -> Event:
-    """An error without what differs each time."""
-    return {**event, "error": {**event["error"], "trace_id": ""}}
+async def ended(stage: Stage, **options: Any) -> str:
+    """The token of a session that its client has closed."""
+    async with stage.client(**options) as client:
+        await client.expect_until("session.queue_done")
+        await client.send({**INIT, "payload": {}})
+        token: str = (await client.expect("session.created"))["resume"]["token"]
+        await client.send(CLOSE)
+        await client.rest()
+    return token
+
+
+async def resumed_and_lost(stage: Stage, token: str, last_event: int = 2) -> str:
+    """Resume a session and lose its connection again; return the new token."""
+    async with stage.client(url_of(stage, token, last_event)) as client:
+        token = (await client.expect("session.resumed"))["resume"]["token"]
+        client.vanish()
+    return token
+
+
+def assert_alike(refusals: Iterable[tuple[Event, int | None]]) -> None:
+    """Check that these refusals differ in nothing but their trace."""
+    errors = [(event["error"] | {"trace_id": ""}, close) for event, close in refusals]
+    assert all(error == errors[0] for error in errors)
+    assert (errors[0][0]["code"], errors[0][1]) == ("resume_failed", 1008)
 
 
 async def lose_and_resume(engine: ScriptedEngine, path: str, first: Stage, second: Stage) -> None:
@@ -161,13 +182,9 @@ async def test_token_is_good_again_if_its_connection_was_lost_before_anything_ca
     async with stage_of() as stage:
         first = await lost(stage)
         for _ in range(2):
-            async with stage.client(url_of(stage, first, 2)) as client:
-                second = (await client.expect("session.resumed"))["resume"]["token"]
-                client.vanish()
+            second = await resumed_and_lost(stage, first)
             await detached(stage)
-        async with stage.client(url_of(stage, second, 2)) as client:
-            await client.expect("session.resumed")
-            client.vanish()
+        await resumed_and_lost(stage, second)
         await detached(stage)
         assert await refused(stage, url_of(stage, first, 2)) == ("resume_failed", 1008)
         async with stage.client(url_of(stage, second, 2)) as client:
@@ -296,10 +313,7 @@ async def test_unusable_resume_tokens_get_identical_rejections(tmp_path: Path) -
     engine = ScriptedEngine(listen(), slots=2)
     async with stage_of(engine, auth="keys", keys=keys.path) as stage:
         alice, bob = ({"additional_headers": keys.bearer(name)} for name in ("alice", "bob"))
-        async with stage.client(**alice) as client:
-            ended = (await client.begin())["resume"]["token"]
-            await client.send(CLOSE)
-            await client.rest()
+        closed = await ended(stage, **alice)
         used = await lost(stage, **alice)
         async with stage.client(url_of(stage, used, 2), **alice) as client:
             token = (await client.expect("session.resumed"))["resume"]["token"]
@@ -311,16 +325,14 @@ async def test_unusable_resume_tokens_get_identical_rejections(tmp_path: Path) -
                 "empty": ("", alice),
                 "foreign": (token, bob),
                 "used": (used, alice),
-                "ended": (ended, alice),
+                "ended": (closed, alice),
             }
-            answers = {
-                name: await refusal(stage, url_of(stage, value, 2), **options)
-                for name, (value, options) in cases.items()
-            }
-            assert {code for _, code in answers.values()} == {1008}
-            assert {str(plain(event)) for event, _ in answers.values()} == {str(plain(answers["used"][0]))}
-            assert answers["used"][0]["error"]["code"] == "resume_failed"
-
+            assert_alike(
+                [
+                    await refusal(stage, url_of(stage, value, 2), **options)
+                    for value, options in cases.values()
+                ]
+            )
             assert (await refused_upgrade(stage, target_of(token, 2))).status_code == 401
 
             await client.send(append())
@@ -378,9 +390,7 @@ async def test_flood_of_resumes_is_refused_and_the_session_stays() -> None:
     async with stage_of(clock=clock) as stage:
         token = await lost(stage)
         for _ in range(connection.RESUMES_BURST):
-            async with stage.client(url_of(stage, token, 2)) as client:
-                token = (await client.expect("session.resumed"))["resume"]["token"]
-                client.vanish()
+            token = await resumed_and_lost(stage, token)
         assert await refused(stage, url_of(stage, token, 2)) == ("rate_limited", 1013)
         await clock.advance(1 / connection.RESUMES_PER_S)
         async with stage.client(url_of(stage, token, 2)) as client:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509 import load_pem_x509_certificate
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
+from tests.support.scripted_engine import ScriptedEngine, running_worker, speak
 from tests.ws_adapter.support import calls
 from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
@@ -56,17 +56,6 @@ def serial_seen(socket: ClientConnection) -> int:
     """Of the certificate that the server showed."""
     certificate = socket.transport.get_extra_info("peercert")
     return int(certificate["serialNumber"], 16)
-
-
-async def test_conversation_over_tls_beside_the_plain_one(authority: Authority) -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with secured(authority, worker.address, wait=True) as stage, stage.client() as plain:
-            url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=audio"
-            async with stage.client(url, ssl=authority.trust) as secure:
-                await secure.begin()
-                await plain.begin()
-                await secure.send({"type": "session.close", "reason": "user_stop"})
-                assert (await secure.end())[1] == 1000
 
 
 async def test_client_that_stops_reading_loses_its_session_over_tls_too(authority: Authority) -> None:
@@ -173,17 +162,6 @@ def encrypted(key: bytes) -> bytes:
         serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.BestAvailableEncryption(b"secret"),
     )
-
-
-async def test_adapter_without_its_certificate_does_not_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = AdapterOptions(
-        workers=("127.0.0.1:1",), port=0, tls_cert=tmp_path / "none", tls_key=tmp_path / "none"
-    )
-
-    assert await serve(options) == 2
-    assert capsys.readouterr().err.startswith(f"Cannot read {tmp_path / 'none'} for TLS")
 
 
 async def test_tls_port_in_use_is_reported(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:

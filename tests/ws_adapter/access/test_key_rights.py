@@ -1,5 +1,6 @@
 """Keys with expiry, modes, models, origins and limits; client secrets bound to less than their key."""
 
+import asyncio
 import json
 import logging
 import re
@@ -394,3 +395,13 @@ async def test_signing_keys_that_cannot_be_read_change_nothing(
             assert "nothing changes" in caplog.text
             async with opened(stage, made) as client:
                 await client.expect("session.created")
+
+
+async def test_session_for_model_without_worker_is_rejected_after_grace(keys: KeyFile) -> None:
+    keys.add("alice", models="gamma")
+    async with served(keys, no_worker_grace_s=0.2) as stage:
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            async with asyncio.timeout(30):
+                events, close = await client.end()
+            assert codes([event for event in events if event["type"] == "error"]) == ["service_unavailable"]
+            assert close == 1013

@@ -1,11 +1,12 @@
-"""Holders: they attach with what they got, whereupon their calls end, and ask for more.
+"""Limits and rights of keys and addresses. Holders attach with what they got, and ask for more.
 
 A session counts for the key and the address of its call as long as its worker has it.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,37 @@ async def test_sessions_count_at_all_adapters_of_a_cluster(tmp_path: Path, redis
         assert await refusal(other, key) == TOO_MANY
         await holder.end_one()
         await until_let_in(other, key)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted", "field"),
+    [({"modes": "chat"}, {"kind": "audio"}, "kind"), ({"models": "x"}, {"model": "scripted"}, "model")],
+)
+async def test_call_beyond_key_rights_gets_permission_denied(
+    fields: dict[str, str], wanted: dict[str, str], field: str, tmp_path: Path
+) -> None:
+    keys = KeyFile(tmp_path / "keys", "bob")
+    keys.add("alice", **fields)
+    async with unsigned(**keyed(keys)) as (stage, _), channel_to(stage) as channel:
+        refused = await answer(Call(channel, [bearer(keys, "alice")], **wanted))
+        assert isinstance(refused, Status)
+        assert (refused.code, refused.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
+        assert refused.field == field
+        await Call(channel, [bearer(keys, "bob")], **wanted).granted()
+
+
+async def test_wait_ends_when_its_key_expires(tmp_path: Path) -> None:
+    clock, keys = ManualClock(), KeyFile(tmp_path / "keys", "bob")
+    expires = datetime.fromtimestamp(clock.unix() + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    keys.add("alice", expires=expires)
+    async with backend(auth="keys", keys=keys.path, clock=clock) as (stage, _), channel_to(stage) as channel:
+        holder = Call(channel, [bearer(keys, "bob")])
+        await holder.granted()
+        call = Call(channel, [bearer(keys, "alice")]).call
+        assert (await call.read()).HasField("queued")
+        await clock.advance(6)
+        with suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert "expired" in await call.details()

@@ -71,18 +71,34 @@ class Pair:
 
 @asynccontextmanager
 async def pair(
-    server: RedisServer, folder: Path, engine: ScriptedEngine | None = None, **options: Any
+    server: RedisServer,
+    folder: Path,
+    engine: ScriptedEngine | None = None,
+    owner: dict[str, Any] | None = None,
+    other: dict[str, Any] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Pair]:
+    """Two adapters with these options, and with those of each; without them they listen on Unix sockets."""
     age(server)
     engine = engine or ScriptedEngine(listen(), slots=2)
     options = {"dispatcher": server.url, **FORWARDING, **options}
-    listens = {name: options.pop(name, f"unix:{folder / name}.sock") for name in ("owner", "other")}
-    async with running_worker(engine, slots=engine.slots, dispatcher=server.url):
-        async with (
-            running_adapter(peer_listen=listens["owner"], **options) as owner,
-            running_adapter(peer_listen=listens["other"], **options) as other,
-        ):
-            yield Pair(owner, other, folder, engine)
+    first, second = (
+        given or {"peer_listen": f"unix:{folder / name}.sock"}
+        for name, given in (("owner", owner), ("other", other))
+    )
+    async with (
+        running_worker(engine, slots=engine.slots, dispatcher=server.url),
+        running_adapter(**options, **first) as stage,
+        running_adapter(**options, **second) as other_stage,
+    ):
+        yield Pair(stage, other_stage, folder, engine)
+
+
+def certified(authority: Authority, name: str) -> dict[str, Any]:
+    """Options of an adapter that listens with TLS."""
+    certificate, key = authority.issue(called=name)
+    files = {"peer_ca": authority.ca, "peer_cert": certificate, "peer_cert_key": key}
+    return {"peer_listen": "127.0.0.1:0", **files}
 
 
 async def begin(client: Client) -> tuple[str, int]:
@@ -173,15 +189,8 @@ async def test_adapters_on_two_machines_speak_tls_with_certificates_of_both(
     redis_server: RedisServer, folder: Path
 ) -> None:
     authority = Authority(folder / "tls")
-    certificate, key = authority.issue()
-    options: dict[str, Any] = {
-        "owner": "127.0.0.1:0",
-        "other": "127.0.0.1:0",
-        "peer_ca": authority.ca,
-        "peer_cert": certificate,
-        "peer_cert_key": key,
-    }
-    async with pair(redis_server, folder, **options) as two:
+    owner, other = certified(authority, "owner"), certified(authority, "other")
+    async with pair(redis_server, folder, owner=owner, other=other) as two:
         token, seen = await lost_session(two)
         async with two.other.client(url_of(two.other, token, seen)) as client:
             await client.expect("session.resumed")
@@ -279,23 +288,11 @@ async def test_owner_without_listening_socket_gives_resume_failed(
 async def test_owner_with_a_certificate_of_another_authority_is_not_reached(
     redis_server: RedisServer, folder: Path
 ) -> None:
-    ours, theirs = Authority(folder / "ours"), Authority(folder / "theirs")
-
-    def certified(authority: Authority, name: str) -> dict[str, Any]:
-        certificate, key = authority.issue(called=name)
-        return {"peer_ca": authority.ca, "peer_cert": certificate, "peer_cert_key": key}
-
-    listening = {"dispatcher": redis_server.url, "peer_listen": "127.0.0.1:0"}
-    options: dict[str, Any] = {**FORWARDING, **listening}
-    engine = ScriptedEngine(listen())
-    age(redis_server)
-    async with (
-        running_worker(engine, slots=1, dispatcher=redis_server.url),
-        running_adapter(**options, **certified(ours, "owner")) as owner,
-        running_adapter(**options, **certified(theirs, "other")) as other,
-    ):
-        token, seen = await lost_session(Pair(owner, other, folder, engine))
-        assert await refused(other, url_of(other, token, seen)) == ("service_unavailable", 1013)
+    owner = certified(Authority(folder / "ours"), "owner")
+    other = certified(Authority(folder / "theirs"), "other")
+    async with pair(redis_server, folder, owner=owner, other=other) as two:
+        token, seen = await lost_session(two)
+        assert await refused(two.other, url_of(two.other, token, seen)) == ("service_unavailable", 1013)
 
 
 async def test_tokens_that_lead_nowhere_are_refused_alike_at_both_adapters(

@@ -4,28 +4,27 @@ from pathlib import Path
 
 from tests.ws_adapter.server.test_origin import status_of
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import running_adapter
+from tests.ws_adapter.support.stage import Stage, running_adapter
 from tests.ws_adapter.web.test_http1 import fetch
 from ws_adapter.pages.files import FOLDER, LOOK, POLICY, read_files
 
 
-async def test_page_and_its_files_come_with_their_types_and_a_strict_policy() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        for target, kind in {
-            "/": "text/html; charset=utf-8",
-            "/?anything": "text/html; charset=utf-8",
-            "/page/main.js": "text/javascript; charset=utf-8",
-            "/page/client/duplex.js": "text/javascript; charset=utf-8",
-            "/page/look.css": "text/css; charset=utf-8",
-            "/page/icon.svg": "image/svg+xml",
-            "/page/questions/name.wav": "audio/wav",
-        }.items():
-            status, headers, body = await fetch(stage, target)
-            assert (status, headers["content-type"]) == (200, kind), target
-            assert headers["content-security-policy"] == POLICY
-            assert headers["x-content-type-options"] == "nosniff"
-            assert headers["referrer-policy"] == "no-referrer"
-            assert int(headers["content-length"]) == len(body) > 0
+async def test_page_and_its_files_come_with_their_types_and_a_strict_policy(lonely: Stage) -> None:
+    for target, kind in {
+        "/": "text/html; charset=utf-8",
+        "/?anything": "text/html; charset=utf-8",
+        "/page/main.js": "text/javascript; charset=utf-8",
+        "/page/client/duplex.js": "text/javascript; charset=utf-8",
+        "/page/look.css": "text/css; charset=utf-8",
+        "/page/icon.svg": "image/svg+xml",
+        "/page/questions/name.wav": "audio/wav",
+    }.items():
+        status, headers, body = await fetch(lonely, target)
+        assert (status, headers["content-type"]) == (200, kind), target
+        assert headers["content-security-policy"] == POLICY
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert int(headers["content-length"]) == len(body) > 0
 
 
 def test_policy_allows_nothing_inline_and_nothing_from_elsewhere() -> None:
@@ -38,17 +37,16 @@ def test_policy_allows_nothing_inline_and_nothing_from_elsewhere() -> None:
     assert not any(f" on{event}=" in page for event in ("click", "load", "error", "input", "submit"))
 
 
-async def test_browser_that_has_a_file_gets_no_body_and_head_the_headers_alone() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        _, headers, _ = await fetch(stage, "/page/main.js")
-        tag = headers["etag"]
-        for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
-            status, again, body = await fetch(stage, "/page/main.js", headers={"If-None-Match": known})
-            assert (status, body, again["etag"]) == (304, b"", tag), known
-        status, _, body = await fetch(stage, "/page/main.js", headers={"If-None-Match": '"other"'})
-        assert (status, len(body)) == (200, int(headers["content-length"]))
-        _, headers, _ = await fetch(stage, "/")
-        assert await fetch(stage, "/", method="HEAD") == (200, headers, b"")
+async def test_browser_that_has_a_file_gets_no_body_and_head_the_headers_alone(lonely: Stage) -> None:
+    _, headers, _ = await fetch(lonely, "/page/main.js")
+    tag = headers["etag"]
+    for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        status, again, body = await fetch(lonely, "/page/main.js", headers={"If-None-Match": known})
+        assert (status, body, again["etag"]) == (304, b"", tag), known
+    status, _, body = await fetch(lonely, "/page/main.js", headers={"If-None-Match": '"other"'})
+    assert (status, len(body)) == (200, int(headers["content-length"]))
+    _, headers, _ = await fetch(lonely, "/")
+    assert await fetch(lonely, "/", method="HEAD") == (200, headers, b"")
 
 
 ATTACKS = [
@@ -58,17 +56,16 @@ ATTACKS = [
 ]
 
 
-async def test_no_path_leads_out_of_the_folder_and_files_are_only_read() -> None:
+async def test_no_path_leads_out_of_the_folder_and_files_are_only_read(lonely: Stage) -> None:
     """Attack."""
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        for target in ATTACKS:
-            status, headers, _ = await fetch(stage, target)
-            assert (status, headers["content-type"]) == (404, "application/json"), target
-        status, headers, _ = await fetch(stage, "/page/main.js/")
-        assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
-        for method in ("POST", "PUT", "DELETE"):
-            status, headers, _ = await fetch(stage, "/page/main.js", method=method)
-            assert (status, headers["allow"]) == (405, "GET, HEAD")
+    for target in ATTACKS:
+        status, headers, _ = await fetch(lonely, target)
+        assert (status, headers["content-type"]) == (404, "application/json"), target
+    status, headers, _ = await fetch(lonely, "/page/main.js/")
+    assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    for method in ("POST", "PUT", "DELETE"):
+        status, headers, _ = await fetch(lonely, "/page/main.js", method=method)
+        assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
 async def test_page_can_be_left_out() -> None:

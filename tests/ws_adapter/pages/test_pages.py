@@ -5,7 +5,6 @@ import base64
 import datetime
 import json
 import wave
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ from ws_adapter.dispatch.base import PoolStatus
 from ws_adapter.pages import responses
 from ws_adapter.pages.default_voice import SHIPPED, read_default_voice
 from ws_adapter.process.errors import ConfigurationError
-
-
-@pytest.fixture
-async def lonely() -> AsyncIterator[Stage]:
-    """An adapter without a worker."""
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        yield stage
 
 
 async def test_health(lonely: Stage) -> None:

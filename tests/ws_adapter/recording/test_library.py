@@ -24,7 +24,9 @@ async def record(stage: Stage, **options: Any) -> str:
         await client.expect("response.output.delta")
         await client.send(CLOSE)
         await client.rest()
-    return str(created["recording_session_id"])
+    name = str(created["recording_session_id"])
+    await until_ended(stage, name, options.get("additional_headers"))
+    return name
 
 
 async def listed(stage: Stage, headers: dict[str, str] | None = None, query: str = "") -> Any:
@@ -79,7 +81,6 @@ async def test_key_sees_its_own_recordings_and_an_admin_all(tmp_path: Path) -> N
         names = {}
         for who in ("alice", "bob"):
             names[who] = await record(stage, additional_headers=keys.bearer(who))
-            await until_ended(stage, names[who], keys.bearer(who))
         seen = {
             who: {one["recording_id"] for one in (await listed(stage, keys.bearer(who)))["sessions"]}
             for who in ("alice", "bob", "admin")
@@ -118,7 +119,6 @@ async def test_path_that_is_no_recording_leads_nowhere(tmp_path: Path) -> None:
     recordings = tmp_path / "recordings"
     async with library(recordings) as stage:
         name = await record(stage)
-        await until_ended(stage, name)
         (recordings / name / "up").mkdir(exist_ok=True)
         (recordings / name / "up" / "000001-1.wav").symlink_to(tmp_path / "keys")
         for path, status in {
@@ -150,7 +150,6 @@ async def test_crowd_that_asks_for_recordings_disturbs_no_conversation(tmp_path:
     """Attack: as many requests at once as the address may send, while a session talks and is recorded."""
     async with library(tmp_path) as stage:
         name = await record(stage)
-        await until_ended(stage, name)
         async with stage.client() as client:
             await client.begin()
             asking = [

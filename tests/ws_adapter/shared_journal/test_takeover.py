@@ -18,7 +18,7 @@ from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scrape import scrape
-from tests.ws_adapter.forwarding.test_processes import PATH, answer_of, coming_back, resumed
+from tests.ws_adapter.forwarding.test_processes import BUSY, PATH, REFUSED, answer_of, coming_back, resumed
 from tests.ws_adapter.forwarding.test_processes import adapters as forwarding_adapters
 from tests.ws_adapter.resume.test_resuming import OPENERS
 from tests.ws_adapter.server.test_several_adapters import age
@@ -29,9 +29,6 @@ from ws_adapter.session.lasting import SavedSession
 from ws_adapter.shared_journal.journals import LIFE_S
 from ws_adapter.shared_journal.link import PREFIX
 from ws_adapter.shared_journal.record import State, encode
-
-REFUSED = ("error:resume_failed", 1008)
-BUSY = ("error:service_unavailable", 1013)
 
 
 def adapters(
@@ -184,30 +181,19 @@ async def test_token_of_another_key_opens_nothing_after_the_death_of_its_adapter
 ) -> None:
     """Also with everything else right; the session is then still there for its own key."""
     keys = KeyFile(folder / "keys", "own", "another")
-    names = {name: f"Bearer {secret}" for name, secret in keys.secrets.items()}
-
-    def opened(stack: Stack, target: str, name: str) -> AbstractAsyncContextManager[Client]:
-        return stack.client(target, additional_headers={"Authorization": names[name]})
-
+    own, another = ({"additional_headers": keys.bearer(name)} for name in ("own", "another"))
     options = ("--auth", "keys", "--keys", str(keys.path))
     async with adapters(redis_server, folder, options=options) as (owner, other):
-        async with opened(owner, PATH, "own") as client:
+        async with owner.client(PATH, **own) as client:
             token = await created(client)
             await unit(client)
             seen = len(client.events)
             await end(owner)
         target = resumed(PATH, token, seen)
         for _ in range(2):
-            async with opened(other, target, "another") as client:
-                assert kind(await client.next()) == "error:resume_failed"
-                await client.socket.wait_closed()
-                assert client.socket.close_code == 1008
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                async with opened(other, target, "own") as client:
-                    if (told := kind(await client.next())) != "error:service_unavailable":
-                        break
-        assert told == "session.resumed"
+            assert await answer_of(other, target, **another) == REFUSED
+        async with coming_back(other, target, **own) as (_, told):
+            assert told["type"] == "session.resumed"
 
 
 async def test_garbage_in_place_of_a_state_costs_its_session_alone(

@@ -86,19 +86,18 @@ async def exchange(stage: Stage, data: bytes, tls: ssl.SSLContext | None = None)
         writer.close()
 
 
-async def test_every_method_with_every_kind_of_body_is_answered_in_json() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        for method in METHODS:
-            for kind, rest in BODIES.items():
-                request = f"{method} /health HTTP/1.1\r\nHost: x\r\n".encode() + rest
-                status, headers, body = await exchange(stage, request)
+async def test_every_method_with_every_kind_of_body_is_answered_in_json(lonely: Stage) -> None:
+    for method in METHODS:
+        for kind, rest in BODIES.items():
+            request = f"{method} /health HTTP/1.1\r\nHost: x\r\n".encode() + rest
+            status, headers, body = await exchange(lonely, request)
 
-                expected = REFUSED.get(kind, 200) if method in ("GET", "HEAD") else 405
-                assert status == expected, (method, kind)
-                if status != 200:
-                    assert headers["allow"] == "GET, HEAD"
-                if method != "HEAD":
-                    assert status == 200 or body["detail"] == body["error"]["message"]
+            expected = REFUSED.get(kind, 200) if method in ("GET", "HEAD") else 405
+            assert status == expected, (method, kind)
+            if status != 200:
+                assert headers["allow"] == "GET, HEAD"
+            if method != "HEAD":
+                assert status == 200 or body["detail"] == body["error"]["message"]
 
 
 TARGETS = [
@@ -137,17 +136,16 @@ NO_REQUESTS = [
 ]
 
 
-async def test_body_to_any_path_and_malformed_request_get_their_status() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        for target, method, status, allowed in TARGETS:
-            request = f"{method} {target} HTTP/1.1\r\nHost: x\r\n".encode() + BODIES["sized"]
-            told, headers, body = await exchange(stage, request)
-            assert (told, headers.get("allow")) == (status, allowed), (target, method)
-            assert body["error"]["message"]
-        for data, status, code in NO_REQUESTS:
-            told, headers, body = await exchange(stage, data)
-            assert (told, body["error"]["code"]) == (status, code), data
-            assert status != 426 or headers["upgrade"] == "websocket"
+async def test_body_to_any_path_and_malformed_request_get_their_status(lonely: Stage) -> None:
+    for target, method, status, allowed in TARGETS:
+        request = f"{method} {target} HTTP/1.1\r\nHost: x\r\n".encode() + BODIES["sized"]
+        told, headers, body = await exchange(lonely, request)
+        assert (told, headers.get("allow")) == (status, allowed), (target, method)
+        assert body["error"]["message"]
+    for data, status, code in NO_REQUESTS:
+        told, headers, body = await exchange(lonely, data)
+        assert (told, body["error"]["code"]) == (status, code), data
+        assert status != 426 or headers["upgrade"] == "websocket"
 
 
 async def test_client_that_sends_a_large_body_before_it_reads_gets_its_answer(tmp_path: Path) -> None:
@@ -196,33 +194,33 @@ async def test_bodies_of_one_address_are_counted_together() -> None:
         assert sent < LARGEST_BODY_BYTES
 
 
-async def test_client_that_sends_no_body_yet_or_more_requests_or_an_end_gets_its_answer() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        head = b"PUT /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
-        assert (await exchange(stage, head))[0] == 405
-        status, headers, _ = await exchange(stage, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
-        assert (status, headers["connection"]) == (200, "close")
-        reader, writer = await connect(stage)
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        writer.write_eof()
-        assert (await answer(reader))[0] == 200
-        writer.close()
+async def test_client_that_sends_no_body_yet_or_more_requests_or_an_end_gets_its_answer(
+    lonely: Stage,
+) -> None:
+    head = b"PUT /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
+    assert (await exchange(lonely, head))[0] == 405
+    status, headers, _ = await exchange(lonely, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+    assert (status, headers["connection"]) == (200, "close")
+    reader, writer = await connect(lonely)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write_eof()
+    assert (await answer(reader))[0] == 200
+    writer.close()
 
 
-async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        with caplog.at_level(logging.WARNING, "ws_adapter.server.listener"):
-            await exchange(stage, b"POST /health?token=canary HTTP/1.1\r\nHost: x\r\n" + BODIES["sized"])
-            await exchange(stage, b"canary! /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            await exchange(stage, b"\x16\x03\x01")
-            await exchange(stage, b"POST /canary HTTP/1.1\r\nHost: x\r\n\r\n")
+async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture, lonely: Stage) -> None:
+    with caplog.at_level(logging.WARNING, "ws_adapter.server.listener"):
+        await exchange(lonely, b"POST /health?token=canary HTTP/1.1\r\nHost: x\r\n" + BODIES["sized"])
+        await exchange(lonely, b"canary! /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        await exchange(lonely, b"\x16\x03\x01")
+        await exchange(lonely, b"POST /canary HTTP/1.1\r\nHost: x\r\n\r\n")
 
-        said = [record for record in caplog.records if record.name == "ws_adapter.server.listener"]
-        lines = [(record.getMessage(), vars(record)["path"]) for record in said]
-        assert lines == [
-            ("POST was answered 405", "/health"),
-            ("a request was answered 405", "/health"),
-            ("a request was answered 400", "/"),
-            ("POST was answered 404", outline("/canary")),
-        ]
-        assert "canary" not in str([vars(record) for record in caplog.records])
+    said = [record for record in caplog.records if record.name == "ws_adapter.server.listener"]
+    lines = [(record.getMessage(), vars(record)["path"]) for record in said]
+    assert lines == [
+        ("POST was answered 405", "/health"),
+        ("a request was answered 405", "/health"),
+        ("a request was answered 400", "/"),
+        ("POST was answered 404", outline("/canary")),
+    ]
+    assert "canary" not in str([vars(record) for record in caplog.records])

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Response
 
 from tests.conformance.support.client import PING, PONG, RawClient
-from tests.ws_adapter.support.stage import running_adapter, until
+from tests.ws_adapter.support.stage import Stage, until
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.process.turns import Turns
 from ws_adapter.web.http1 import HttpRequest
@@ -140,15 +140,14 @@ async def test_a_client_that_answers_no_ping_is_cut_without_a_close() -> None:
         await pinging
 
 
-async def test_every_ping_of_a_flood_is_answered_in_order() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        client = await RawClient.connect(stage.address.removeprefix("http://"), "/v1/realtime?mode=audio")
-        await client.flood(PING, b"x", 200)
-        pongs = []
-        while len(pongs) < 200:  # the client waits in the queue meanwhile, and is told so
-            opcode, data = await client.read()
-            if opcode == PONG:
-                pongs.append(data)
+async def test_every_ping_of_a_flood_is_answered_in_order(lonely: Stage) -> None:
+    client = await RawClient.connect(lonely.address.removeprefix("http://"), "/v1/realtime?mode=audio")
+    await client.flood(PING, b"x", 200)
+    pongs = []
+    while len(pongs) < 200:  # the client waits in the queue meanwhile, and is told so
+        opcode, data = await client.read()
+        if opcode == PONG:
+            pongs.append(data)
 
-        assert pongs == [b"x"] * 200
-        client.vanish()
+    assert pongs == [b"x"] * 200
+    client.vanish()

@@ -20,6 +20,7 @@ from tests.ws_adapter.observability.test_metrics import figures
 from tests.ws_adapter.support.conversation import INIT, Event, codes
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter
+from tests.ws_adapter.web.test_routes import url
 
 OURS, EVIL = "https://ours.example", "https://evil.example"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -57,10 +58,6 @@ async def served(keys: KeyFile, **options: Any) -> AsyncIterator[Stage]:
         async with running_adapter(*workers, auth="keys", keys=keys.path, **options) as stage:
             await stage.until(free_slots=4)
             yield stage
-
-
-def url(stage: Stage, path: str) -> str:
-    return stage.address.replace("http", "ws") + path
 
 
 async def refused(stage: Stage, path: str, headers: dict[str, str]) -> tuple[int, str]:

@@ -28,8 +28,10 @@ def keys(tmp_path: Path) -> KeyFile:
 
 
 @asynccontextmanager
-async def guarded(keys: KeyFile, slots: int = 2, **options: Any) -> AsyncIterator[Stage]:
-    async with running_worker(ScriptedEngine(listen(), slots=slots), slots=slots) as worker:
+async def guarded(
+    keys: KeyFile, slots: int = 2, engine: ScriptedEngine | None = None, **options: Any
+) -> AsyncIterator[Stage]:
+    async with running_worker(engine or ScriptedEngine(listen(), slots=slots), slots=slots) as worker:
         async with running_adapter(worker.address, auth="keys", keys=keys.path, **options) as stage:
             yield stage
 
@@ -251,34 +253,32 @@ async def test_key_withdrawn_while_its_slot_is_cleaned_leaves_nothing_counted(
 ) -> None:
     """The session has ended and still waits for its slot to be clean: nothing of it counts any more."""
     engine = ScriptedEngine(hang("prefill"), slots=1, slow_cleanup=True)
-    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, connections_per_key=1, **options) as stage:
-            admin = keys.bearer("admin")
-            async with stage.client(additional_headers=keys.bearer("alice")) as alice:
-                await alice.begin()
-                await alice.send(*[append(1)] * 4)
-                async with asyncio.timeout(PATIENCE_S):
-                    while not (await figures(stage, admin))["antiphon_inflight_bytes"]:
-                        pass
-                if leaves == "vanishes":
-                    alice.vanish()
-                else:
-                    await alice.send({"type": "session.close"})
-                    await alice.end()
-            await until(lambda: engine.session.is_closing)
+    async with guarded(keys, 1, engine, connections_per_key=1, admin_port=0) as stage:
+        admin = keys.bearer("admin")
+        async with stage.client(additional_headers=keys.bearer("alice")) as alice:
+            await alice.begin()
+            await alice.send(*[append(1)] * 4)
+            async with asyncio.timeout(PATIENCE_S):
+                while not (await figures(stage, admin))["antiphon_inflight_bytes"]:
+                    pass
+            if leaves == "vanishes":
+                alice.vanish()
+            else:
+                await alice.send({"type": "session.close"})
+                await alice.end()
+        await until(lambda: engine.session.is_closing)
 
-            keys.remove("alice")
-            stage.adapter.reload()
+        keys.remove("alice")
+        stage.adapter.reload()
 
-            now = await figures(stage, admin)
-            assert now["antiphon_inflight_bytes"] == 0
-            assert now['antiphon_slots{state="free"}'] == 0
-            engine.session.finish_cleanup()
-            await stage.until(free_slots=1)
-            now = await figures(stage, admin)
-            assert now["antiphon_inflight_bytes"] == 0
-            assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 0
+        now = await figures(stage, admin)
+        assert now["antiphon_inflight_bytes"] == 0
+        assert now['antiphon_slots{state="free"}'] == 0
+        engine.session.finish_cleanup()
+        await stage.until(free_slots=1)
+        now = await figures(stage, admin)
+        assert now["antiphon_inflight_bytes"] == 0
+        assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 0
 
 
 async def test_new_secret_under_an_old_name_is_another_key(keys: KeyFile) -> None:

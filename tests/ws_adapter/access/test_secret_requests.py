@@ -125,11 +125,14 @@ async def test_transcription_secret_opens_transcription_session_for_any_url(
         assert done["usage"]["seconds"] == 1.0
 
 
-@pytest.mark.parametrize("query", ["", "?model="])
-async def test_a_secret_names_the_model_so_that_the_url_need_not(keys: KeyFile, query: str) -> None:
+@pytest.mark.parametrize("query", ["", "?model=", "?intent=transcription"])
+@pytest.mark.parametrize("body", [{"session": SESSION}, {}], ids=["settings", "no settings"])
+async def test_a_secret_names_the_model_so_that_the_url_need_not(
+    keys: KeyFile, body: dict[str, Any], query: str
+) -> None:
     """Neither a model nor the subprotocol, and other sessions by default: a secret opens nothing else."""
     async with served(keys, default_realtime_mode="transcription") as stage:
-        value = await secret(stage, keys.bearer("alice"), session=SESSION)
+        value = await secret(stage, keys.bearer("alice"), **body)
         async with bearing(stage, value, query) as client:
             created = await client.expect("session.created")
             assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
@@ -141,15 +144,6 @@ async def test_invalid_secret_gets_error_event_at_every_realtime_url(keys: KeyFi
             async with bearing(stage, "ek_wrong", query) as client:
                 ((event,), close) = await client.end()
                 assert (event["error"]["code"], close) == ("invalid_api_key", 3000)
-
-
-@pytest.mark.parametrize("query", ["", "?intent=transcription"])
-async def test_secret_without_settings_opens_default_conversation_for_any_url(
-    query: str,
-) -> None:
-    async with served() as stage, bearing(stage, await secret(stage), query) as client:
-        created = await client.expect("session.created")
-        assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
 
 
 async def test_transcription_secret_without_transcribing_model_is_rejected() -> None:

@@ -4,7 +4,8 @@ A session counts for the key and the address of its call as long as its worker h
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from antiphon.grpc import Session
 from antiphon.grpc.status import Status
 from antiphon.v1 import dispatch_service_pb2 as pb
+from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from antiphon_service.pools import pool_name
 from tests.conformance.support.stack import scripted_worker
 from tests.support.patience import PATIENCE_S
@@ -25,7 +27,7 @@ from tests.ws_adapter.access.test_keys import refused_upgrade
 from tests.ws_adapter.direct.test_acquire import CONFIG, KEY, Call, backend, channel_to
 from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, until
 from ws_adapter.direct.slot import ASK_S, SILENCE_S
 
 SLOTS, LET_IN = 3, 2
@@ -246,3 +248,99 @@ async def test_wait_ends_when_its_key_expires(tmp_path: Path) -> None:
                 pass
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
         assert "expired" in await call.details()
+
+
+ADDRESSES, CALLS = 4, 5
+AHEAD = ADDRESSES * LET_IN - SLOTS
+"""Takers in the queue while others of them have all slots."""
+
+
+class Takers:
+    """Callers that attach to no slot, and ask again when one is taken away: so many of each sort at once."""
+
+    def __init__(self, channel: grpc.aio.Channel, callers: Sequence[Sequence[Identity]], each: int) -> None:
+        self.granted = 0
+        """Leases so far."""
+        self.there = Counter[int]()
+        """Callers of each sort that wait or have a slot."""
+        self.refused = Counter[int]()
+        self._stub = DispatchServiceStub(channel)
+        self._callers = callers
+        sorts = [*range(len(callers))] * each
+        self._tasks = [asyncio.create_task(self._take(sort)) for sort in sorts]
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take(self, sort: int) -> None:
+        while await self._hold(sort):
+            pass
+        self.refused[sort] += 1
+
+    async def _hold(self, sort: int) -> bool:
+        """Until the slot is taken away; False for somebody who is not let in."""
+        call = self._stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=self._callers[sort])
+        told = await self._next(call)
+        if told is None:
+            return await call.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+        self.there[sort] += 1
+        while told is not None:
+            self.granted += told.HasField("granted")
+            told = await self._next(call)
+        self.there[sort] -= 1
+        return True
+
+    @staticmethod
+    async def _next(call: Any) -> pb.AcquireResponse | None:
+        try:
+            told = await call.read()
+        except grpc.aio.AioRpcError:
+            return None
+        return None if told is grpc.aio.EOF else told
+
+
+@asynccontextmanager
+async def taken(stage: Stage, callers: Sequence[Sequence[Identity]], each: int) -> AsyncIterator[Takers]:
+    """Takers who have said all they can say for now."""
+    async with channel_to(stage) as channel:
+        takers = Takers(channel, callers, each)
+        try:
+            everybody = len(callers) * each
+            await until(lambda: takers.there.total() + takers.refused.total() == everybody)
+            yield takers
+        finally:
+            await takers.end()
+
+
+async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_get_their_turn() -> None:
+    clock = ManualClock()
+    callers = [[address(number)] for number in range(ADDRESSES)]
+    options = {"clock": clock, "connections_per_address": LET_IN, **BEHIND_A_PROXY}
+    async with backend(SLOTS, None, **options) as (stage, _), taken(stage, callers, CALLS) as takers:
+        for caller in range(ADDRESSES):
+            assert (takers.there[caller], takers.refused[caller]) == (LET_IN, CALLS - LET_IN)
+        await until(lambda: takers.granted == SLOTS)
+        async with stage.client() as client:
+            assert (await client.expect("session.queued"))["position"] == AHEAD + 1
+            served = asyncio.create_task(client.expect_until("session.queue_done"))
+            while not served.done():
+                await clock.advance(1.0)
+                await asyncio.sleep(0.01)
+            await served
+            # A returning taker queues behind the client. More slots than one become free at a time.
+            assert takers.granted <= SLOTS + AHEAD + 2 * SLOTS
+            assert max(takers.there.values()) <= LET_IN
+            await client.send({"type": "session.init", "payload": {}})
+            await client.expect("session.created")
+
+
+async def test_takers_with_one_key_hold_what_the_key_may_from_wherever_they_come(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "taker", "other")
+    callers = [[address(number), bearer(keys, "taker")] for number in range(ADDRESSES)]
+    async with unsigned(**keyed(keys)) as (stage, _), taken(stage, callers, 1) as takers:
+        assert (takers.there.total(), takers.refused.total()) == (LET_IN, ADDRESSES - LET_IN)
+        await stage.until(free_slots=SLOTS - LET_IN)
+        async with stage.client(additional_headers=keys.bearer("other")) as client:
+            await client.begin()

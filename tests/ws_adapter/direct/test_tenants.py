@@ -5,7 +5,7 @@ Two keys, and two addresses, at a real adapter and a real worker with the shippe
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,9 +131,11 @@ async def leased(stage: Stage, identity: Identity, kind: str) -> AsyncIterator[p
 
 
 @asynccontextmanager
-async def backend(by: str, folder: Path, **worker_options: Any) -> AsyncIterator[Backend]:
+async def backend(
+    callers: Sequence[Identity], options: dict[str, Any], **worker_options: Any
+) -> AsyncIterator[Backend]:
+    """Yield a backend with an adapter that tells the `callers` apart by its `options`."""
     counted = Counted()
-    callers, options = strangers(by, folder)
     async with (
         running_worker(counted.load, slots=4, worker_key=KEY, **worker_options) as worker,
         running_adapter(worker.address, worker_key=KEY, grpc_port=0, **options) as stage,
@@ -151,7 +153,7 @@ def guesses(text: str) -> list[str]:
 @pytest.mark.sample("address")
 async def test_prefix_cache_guesses_of_another_caller_find_nothing(by: str, tmp_path: Path) -> None:
     """A guesser was told how many tokens it had right, a page at a time, and its answer came sooner."""
-    async with backend(by, tmp_path) as place:
+    async with backend(*strangers(by, tmp_path)) as place:
         before = [await place.turn(place.witness, guess) for guess in guesses(SECRET)]
         first = await place.turn(place.victim, SECRET)
         after = [await place.turn(place.attacker, guess) for guess in guesses(SECRET)]
@@ -164,7 +166,7 @@ async def test_prefix_cache_guesses_of_another_caller_find_nothing(by: str, tmp_
 
 @pytest.mark.parametrize("by", ["key", "address"])
 async def test_prefix_cache_whole_prompt_of_another_caller_is_computed_anew(by: str, tmp_path: Path) -> None:
-    async with backend(by, tmp_path) as place:
+    async with backend(*strangers(by, tmp_path)) as place:
         for ask in (place.turn, place.stream):
             first = await ask(place.victim, SECRET)
             stolen = await ask(place.attacker, SECRET)
@@ -176,7 +178,7 @@ async def test_prefix_cache_shared_prompt_is_computed_once_for_all_callers(tmp_p
     """Only the operator's prompt is shared: what a caller adds to it stays its own."""
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps([SECRET]))
-    async with backend("key", tmp_path, shared_prompts=prompts) as place:
+    async with backend(*strangers("key", tmp_path), shared_prompts=prompts) as place:
         first = await place.stream(place.victim, SECRET)
         other = await place.stream(place.attacker, SECRET)
         assert other.computed <= first.computed - 2 * PAGE
@@ -189,12 +191,6 @@ async def test_prefix_cache_shared_prompt_is_computed_once_for_all_callers(tmp_p
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
 async def test_prefix_cache_callers_behind_a_proxy_that_is_not_trusted_share_nothing(header: str) -> None:
     """All callers come from the proxy's address, so each of them is a tenant of its own."""
-    counted = Counted()
-    async with (
-        running_worker(counted.load, slots=4, worker_key=KEY) as worker,
-        running_adapter(worker.address, worker_key=KEY, grpc_port=0) as stage,
-    ):
-        forwarded = (header.lower(), "for=192.0.2.1")
-        place = Backend(stage, counted, forwarded, forwarded, forwarded)
+    async with backend([(header.lower(), "for=192.0.2.1")] * 3, {}) as place:
         first = await place.turn(place.victim, SECRET)
         assert await place.turn(place.attacker, SECRET) == first

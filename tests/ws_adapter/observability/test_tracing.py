@@ -1,8 +1,6 @@
 """Traces of the adapter: short spans tied by links; none open after the end, and nothing said in them."""
 
-import io
 import json
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -508,19 +506,12 @@ async def test_nothing_said_is_in_spans_figures_lines(
 
 async def test_lines_of_a_session_carry_its_ids(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "ws_adapter")
-    lines: list[Any] = []
-    handler = logging.StreamHandler(io.StringIO())
-    handler.addFilter(SessionFilter())
-    handler.setFormatter(JsonFormatter())
-    handler.emit = lambda record: lines.append(json.loads(handler.format(record)))  # type: ignore[method-assign]
-    logging.getLogger("ws_adapter").addHandler(handler)
-    try:
-        traced = Traced()
+    traced = Traced()
+    with caplog.filtering(InSession()):
         async with traced_stage(ScriptedEngine(listen()), traced) as (stage, _):
             await talk(stage)
-    finally:
-        logging.getLogger("ws_adapter").removeHandler(handler)
 
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     opened, ended = (
         next(line for line in lines if line["event"] == event)
         for event in ("session opened", "session ended")

@@ -6,20 +6,17 @@ from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, ru
 from tests.ws_adapter.support.chat_conversation import request
 from tests.ws_adapter.support.duplex_conversation import PAUSE, PREPARE, RESUME, chunk
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import Stage, running_adapter
+from tests.ws_adapter.support.stage import running_adapter
+from tests.ws_adapter.web.test_routes import url
 from ws_adapter.dispatch.base import Lease
 from ws_adapter.observability.leases import MOST_TOTALS, Leases
 from ws_adapter.protocol.core.kind import Kind
 
 
-def path(stage: Stage, name: str) -> str:
-    return stage.address.replace("http://", "ws://") + name
-
-
 async def test_paused_conversation_has_its_own_status() -> None:
     async with running_worker(ScriptedEngine(listen(), slots=2, repeat=True), slots=2) as worker:
         async with running_adapter(worker.address) as stage:
-            async with stage.client(path(stage, "/ws/duplex/adx_1")) as client:
+            async with stage.client(url(stage, "/ws/duplex/adx_1")) as client:
                 await client.expect("queue_done")
                 await client.send(PREPARE)
                 await client.expect("prepared")
@@ -50,7 +47,7 @@ async def test_paused_conversation_has_its_own_status() -> None:
 async def test_chat_is_busy_and_no_duplex_conversation() -> None:
     engine = ScriptedEngine(listen(hold="generate"), slots=1, info=EVERYTHING)
     async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
-        async with stage.client(path(stage, "/ws/chat")) as client:
+        async with stage.client(url(stage, "/ws/chat")) as client:
             await client.send(request())
             await client.expect("prefill_done")
             status = (await stage.request("/status"))[2]

@@ -42,8 +42,7 @@ def test_long_events_come_back_whole_and_leave_their_blocks_to_others() -> None:
     everything = ReplayBuffers()
     free = everything.blocks.free
     sent = [(b"%d" % number, random.Random(number).randbytes(125_000), b"end") for number in range(3)]
-    kept = ReplayBuffer(everything)
-    kept.open()
+    kept = filled(everything, 0)
     for parts in sent:
         kept.add(parts)
     told = kept.after(0)
@@ -91,8 +90,7 @@ def test_event_over_the_most_events_or_bytes_drops_the_oldest_and_the_last_is_ke
 
 
 def test_event_that_was_sent_is_not_copied() -> None:
-    kept = ReplayBuffer(ReplayBuffers())
-    kept.open()
+    kept = filled(ReplayBuffers(), 0)
     sent = event(1)
     kept.add(sent)
 
@@ -131,8 +129,7 @@ def test_sessions_that_each_keep_the_most_stay_within_the_bound_of_all() -> None
     everything = ReplayBuffers()
     sessions = []
     for _ in range(1000):
-        kept = ReplayBuffer(everything)
-        kept.open()
+        kept = filled(everything, 0)
         sessions.append(kept)
         for _ in range(9):
             kept.add((LARGE,))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon_service.telemetry.logs import session_log
+from antiphon_service.telemetry.logs import InSession
 from tests.support.scrape import Scrape, get, scrape
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
 from tests.ws_adapter.access.test_keys import refused_upgrade
@@ -463,16 +463,7 @@ async def test_log_and_status_page_tell_of_detached_and_resumed_sessions(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    seen: list[tuple[str, str]] = []
-
-    class Watch(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            fields = session_log.get()
-            seen.append((record.getMessage(), fields.session_id if fields is not None else ""))
-
-    handler = Watch()
-    logging.getLogger(sessions.__name__).addHandler(handler)
-    try:
+    with caplog.filtering(InSession()):
         async with stage_of() as stage:
             async with stage.client() as client:
                 created = await client.begin()
@@ -483,8 +474,8 @@ async def test_log_and_status_page_tell_of_detached_and_resumed_sessions(
             assert "1 without a connection" in (await get(stage.adapter.admin_port, "/")).body
             async with stage.client(url_of(stage, created["resume"]["token"], 2)) as client:
                 await client.expect("session.resumed")
-    finally:
-        logging.getLogger(sessions.__name__).removeHandler(handler)
+    records = [record for record in caplog.records if record.name == sessions.__name__]
+    seen = [(record.getMessage(), vars(record)["session_id"]) for record in records]
     assert seen[:2] == [
         ("the session lost its connection and waits for another one", created["session_id"]),
         ("the session was resumed", created["session_id"]),

@@ -14,6 +14,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.support.scripted_engine import ScriptedEngine, running_worker, speak
+from tests.ws_adapter.session.test_slow_clients import connected
 from tests.ws_adapter.support import calls
 from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
@@ -64,11 +65,7 @@ async def test_client_that_stops_reading_loses_its_session_over_tls_too(authorit
     engine = ScriptedEngine(speak("word"), repeat=True)
     async with running_worker(engine) as worker:
         async with secured(authority, worker.address, wait=True, clock=clock) as stage:
-            host, port = stage.tls_address.removeprefix("https://").split(":")
-            narrow = socket.socket()
-            narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            narrow.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(narrow, (host, int(port)))
+            narrow = await connected(stage.tls_address.replace("https", "http"))
             url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=audio"
             options: dict[str, Any] = {"sock": narrow, "max_queue": 1, "ssl": authority.trust}
             async with stage.client(url, **options) as client:

@@ -52,10 +52,10 @@ async def secret(stage: Stage, headers: dict[str, str] | None = None, **body: An
 
 
 @asynccontextmanager
-async def realtime(stage: Stage, key: str, query: str = "?model=scripted") -> AsyncIterator[Client]:
+async def realtime(stage: Stage, key: str) -> AsyncIterator[Client]:
     """As a browser."""
     offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
-    url = stage.address.replace("http", "ws") + "/v1/realtime" + query
+    url = stage.address.replace("http", "ws") + "/v1/realtime?model=scripted"
     async with stage.client(url, subprotocols=offered) as client:
         yield client
 

@@ -17,7 +17,6 @@ import pytest
 from antiphon.grpc import Session
 from antiphon.grpc.status import Status
 from antiphon.v1 import dispatch_service_pb2 as pb
-from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from antiphon_service.pools import pool_name
 from tests.conformance.support.stack import scripted_worker
 from tests.support.patience import PATIENCE_S
@@ -264,7 +263,7 @@ class Takers:
         self.there = Counter[int]()
         """Callers of each sort that wait or have a slot."""
         self.refused = Counter[int]()
-        self._stub = DispatchServiceStub(channel)
+        self._channel = channel
         self._callers = callers
         sorts = [*range(len(callers))] * each
         self._tasks = [asyncio.create_task(self._take(sort)) for sort in sorts]
@@ -281,24 +280,16 @@ class Takers:
 
     async def _hold(self, sort: int) -> bool:
         """Until the slot is taken away; False for somebody who is not let in."""
-        call = self._stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=self._callers[sort])
-        told = await self._next(call)
-        if told is None:
-            return await call.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+        call = Call(self._channel, self._callers[sort])
+        if isinstance(told := await answer(call), Status):
+            return told.code is not grpc.StatusCode.RESOURCE_EXHAUSTED
         self.there[sort] += 1
-        while told is not None:
-            self.granted += told.HasField("granted")
-            told = await self._next(call)
+        with suppress(grpc.aio.AioRpcError):
+            while told is not None:
+                self.granted += told.HasField("granted")
+                told = await call.next()
         self.there[sort] -= 1
         return True
-
-    @staticmethod
-    async def _next(call: Any) -> pb.AcquireResponse | None:
-        try:
-            told = await call.read()
-        except grpc.aio.AioRpcError:
-            return None
-        return None if told is grpc.aio.EOF else told
 
 
 @asynccontextmanager

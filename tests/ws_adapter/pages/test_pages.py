@@ -131,14 +131,6 @@ def test_unusable_reference_voice(tmp_path: Path, data: Any, text: str) -> None:
         read_default_voice(tmp_path)
 
 
-async def test_unknown_path(lonely: Stage) -> None:
-    for path in ("/nothing", "/ws/chat/x", "/v1/transcription/x", "/v1/realtime/x", "//[x"):
-        status, headers, body = await lonely.request(path)
-        assert (status, body["error"]["code"]) == (404, "not_found"), path
-        assert body["detail"] == body["error"]["message"]
-        assert headers["content-type"] == "application/json"
-
-
 async def test_plain_request_where_a_websocket_is_spoken(lonely: Stage) -> None:
     paths = ("/v1/realtime?mode=audio", "/v1/realtime?mode=chat", "/ws/chat", "/v1/transcription")
     for path in (*paths, "/ws/duplex", "/ws/duplex/x"):

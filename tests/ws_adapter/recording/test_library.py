@@ -29,8 +29,8 @@ async def record(stage: Stage, **options: Any) -> str:
     return name
 
 
-async def listed(stage: Stage, headers: dict[str, str] | None = None, query: str = "") -> Any:
-    return json.loads((await fetch(stage, API + query, headers=headers))[2])
+async def listed(stage: Stage, headers: dict[str, str] | None = None) -> Any:
+    return json.loads((await fetch(stage, API, headers=headers))[2])
 
 
 async def until_ended(stage: Stage, name: str, headers: dict[str, str] | None = None) -> Any:

@@ -7,9 +7,8 @@ import pytest
 from tests.conformance.support.client import kind
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import write
-from tests.ws_adapter.forwarding.test_processes import coming_back, resumed
 from tests.ws_adapter.resume.test_dialects import TALKS, WORDS, text_of
-from tests.ws_adapter.shared_journal.test_takeover import adapters, end
+from tests.ws_adapter.shared_journal.test_takeover import adapters, coming_back, end, resumed
 from tests.ws_adapter.support import realtime_ga_conversation as ga
 
 SCRIPTED = ("--prompted", "--modes", "chat,audio")

@@ -5,44 +5,105 @@ import base64
 import os
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from tests.conformance.support.client import Client, Event, kind
-from tests.conformance.support.stack import Stack, wait_for
+from tests.conformance.support.stack import Stack, running, scripted_worker, wait_for
 from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scrape import scrape
-from tests.ws_adapter.forwarding.test_processes import BUSY, PATH, REFUSED, answer_of, coming_back, resumed
-from tests.ws_adapter.forwarding.test_processes import adapters as forwarding_adapters
 from tests.ws_adapter.resume.test_resuming import OPENERS
 from tests.ws_adapter.server.test_several_adapters import age
 from tests.ws_adapter.support.conversation import INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 from tests.ws_adapter.support.stage import until
 from ws_adapter.session.lasting import SavedSession
 from ws_adapter.shared_journal.journals import LIFE_S
 from ws_adapter.shared_journal.link import PREFIX
 from ws_adapter.shared_journal.record import State, encode
 
+PATH = "/v1/realtime?mode=audio"
+REFUSED = ("error:resume_failed", 1008)
+BUSY = ("error:service_unavailable", 1013)
 
-def adapters(
+
+def resumed(path: str, token: str, last_event: int) -> str:
+    """The target with which a client comes back."""
+    return f"{path}&resume={token}&last_event={last_event}"
+
+
+@asynccontextmanager
+async def adapters(
     server: RedisServer,
     folder: Path,
     count: int = 2,
     slots: int = 4,
-    options: Sequence[str] = (),
+    options: Sequence[str] = ("--journal", "redis"),
     worker: Sequence[str] = ("--script", "talk"),
-) -> AbstractAsyncContextManager[list[Stack]]:
+) -> AsyncIterator[list[Stack]]:
     """So many adapters with these `options`, each with an administration, in front of one worker."""
-    journals = ("--journal", "redis", "--admin-port", "0", "--silence-tail-units", "0")
-    its_options = ("--replays", *worker, "--slots", str(slots))
-    return forwarding_adapters(server, folder, *journals, *options, count=count, worker=its_options)
+    age(server)
+    (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    with ExitStack() as exits:
+        its_options = ("--replays", *worker, "--slots", str(slots))
+        scripted = exits.enter_context(scripted_worker("--dispatcher", server.url, *its_options))
+        stacks = []
+        for number in range(count):
+            process, log = exits.enter_context(
+                running(
+                    *("antiphon_command", "adapter", "--port", "0", "--admin-port", "0"),
+                    *("--dispatcher", server.url, *ADAPTER_OPTIONS, "--silence-tail-units", "0"),
+                    *("--resume-window-s", "60", "--drain-timeout-s", "1"),
+                    *("--client-secret-key-file", str(folder / "key")),
+                    *("--peer-listen", f"unix:{folder / str(number)}.sock", *options),
+                )
+            )
+            stacks.append(Stack(process, log, wait_for(process, log, "adapter ready on "), scripted))
+        for stack in stacks:
+            await stack.until(ready=True)
+        yield stacks
+
+
+async def answer_of(stack: Stack, target: str, **options: Any) -> tuple[str, int | None]:
+    """Return the kind of a client's first event and the close code; a slow handshake is tried again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                async with stack.client(target, **options) as client:
+                    event = await client.next()
+                    await client.socket.wait_closed()
+                    return kind(event), client.socket.close_code
+            except (OSError, InvalidHandshake, ConnectionClosed):
+                continue
+
+
+@asynccontextmanager
+async def coming_back(stack: Stack, target: str, **options: Any) -> AsyncIterator[tuple[Client, Event]]:
+    """A client with its first event.
+
+    It tries again as all do: on a busy machine the owner is slow, and one that was killed a moment ago may
+    not have closed its socket yet.
+    """
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        assert time.monotonic() < end, f"nobody answers at {target}"
+        async with AsyncExitStack() as exits:
+            try:
+                client = await exits.enter_async_context(stack.client(target, **options))
+                first = await client.next()
+            except (OSError, InvalidHandshake, ConnectionClosed):
+                continue
+            if kind(first) != "error:service_unavailable":
+                yield client, first
+                return
 
 
 async def metric(stack: Stack, name: str, **labels: str) -> float:
@@ -122,6 +183,29 @@ async def test_session_of_killed_adapter_resumes_elsewhere_with_missed_events(
         assert await metric(other, "antiphon_resumes_total", outcome="taken_over") == 1
 
 
+async def test_killed_adapter_without_a_journal_has_no_sessions_any_more(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    async with adapters(redis_server, folder, options=()) as (owner, other):
+        async with owner.client(PATH) as client:
+            token = await created(client)
+            seen = len(client.events)
+            client.socket.transport.abort()
+        async with coming_back(other, resumed(PATH, token, seen)) as (client, told):
+            assert told["type"] == "session.resumed"
+            await client.send(append())
+            await client.take(1)
+            await end(owner)
+            async with asyncio.timeout(PATIENCE_S):
+                await client.socket.wait_closed()
+            assert client.socket.close_code == 1006
+        # Its socket may not be closed yet.
+        target = resumed(PATH, told["resume"]["token"], seen + 1)
+        while (answer := await answer_of(other, target)) == BUSY:
+            pass
+        assert answer == REFUSED
+
+
 async def test_live_session_goes_on_in_the_middle_of_an_answer(
     redis_server: RedisServer, folder: Path
 ) -> None:
@@ -182,7 +266,7 @@ async def test_token_of_another_key_opens_nothing_after_the_death_of_its_adapter
     """Also with everything else right; the session is then still there for its own key."""
     keys = KeyFile(folder / "keys", "own", "another")
     own, another = ({"additional_headers": keys.bearer(name)} for name in ("own", "another"))
-    options = ("--auth", "keys", "--keys", str(keys.path))
+    options = ("--journal", "redis", "--auth", "keys", "--keys", str(keys.path))
     async with adapters(redis_server, folder, options=options) as (owner, other):
         async with owner.client(PATH, **own) as client:
             token = await created(client)

@@ -235,16 +235,12 @@ def url(stage: Stage, target: str) -> str:
 
 async def test_refusals_come_after_the_upgrade_in_their_own_words_and_404_elsewhere() -> None:
     half_duplex = "half duplex is not served here; use /ws/duplex"
-    later = "no worker is ready to take a session; try again later"
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         async with stage.client(url(stage, "/v1/realtime?mode=half_duplex")) as client:
             events, close = await client.end()
             assert (codes(events), close) == (["unsupported_mode"], 1008)
             assert events[0]["error"]["type"] == "client_error"
             assert client.socket.close_reason == "unsupported_mode"
-        async with stage.client(url(stage, "/v1/transcription")) as client:
-            refusal = {"type": "error", "error": later, "code": "service_unavailable"}
-            assert await client.end() == ([refusal], 1013)
         async with stage.client(url(stage, "/ws/half_duplex/x")) as client:
             [event], close = await client.end()
             assert len(event.pop("trace_id")) == 32

@@ -232,9 +232,8 @@ async def test_a_body_is_bounded_json_of_known_length() -> None:
         assert (status, headers["allow"]) == (405, "post")
 
 
-async def test_without_a_worker_none_is_made() -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        assert (await ask(stage))[0] == 503
+async def test_without_a_worker_none_is_made(lonely: Stage) -> None:
+    assert (await ask(lonely))[0] == 503
 
 
 async def test_secrets_and_their_sessions_end_with_their_key(keys: KeyFile) -> None:

@@ -74,18 +74,18 @@ async def test_slots_of_a_pool_leases_without_a_session_and_tickets_count(tmp_pa
 
 @pytest.mark.parametrize(
     ("slots", "said", "of_key", "most"),
-    [(1, None, {}, 1), (SLOTS, 1, {}, 1), (SLOTS, SLOTS, {}, SLOTS), (SLOTS, 1, {"direct_slots": "2"}, 2)],
+    [(1, 0, {}, 1), (SLOTS, 1, {}, 1), (SLOTS, SLOTS, {}, SLOTS), (SLOTS, 1, {"direct_slots": "2"}, 2)],
     ids=["one slot", "one said", "all said", "two said for the key"],
 )
 async def test_slots_of_a_pool_limit_is_the_operators(
-    slots: int, said: int | None, of_key: dict[str, str], most: int, tmp_path: Path
+    slots: int, said: int, of_key: dict[str, str], most: int, tmp_path: Path
 ) -> None:
     """The refusal is an error of its own for clients."""
     keys = KeyFile(tmp_path / "keys")
     keys.add("one", **of_key)
     one = bearer(keys, "one")
-    options = {"slots": slots, "direct_slots_per_caller": said, "auth": "keys", "keys": keys.path}
-    async with limited(**{name: it for name, it in options.items() if it is not None}) as (stage, _):
+    options = {"direct_slots_per_caller": said, "auth": "keys", "keys": keys.path}
+    async with limited(slots, **options) as (stage, _):
         async with holding(stage, one, count=most):
             assert await refusal(stage, one) == NO_MORE_SLOTS
             with pytest.raises(QueueFull, match=f"at most {most} slots") as refused:

@@ -94,14 +94,9 @@ async def test_lease_lasts_no_longer_than_the_quota(tmp_path: Path, log: Path) -
         told = await written(log, 2)
         assert sorted(line.seconds > 0 for line in told) == [False, True]
         # The unused part of a lease's quota is there for the next lease, once the cache has expired.
-        _forget(stage)
+        assert stage.adapter.accounts is not None
+        stage.adapter.accounts._spent.clear()
         await turn(stage, key)
-
-
-def _forget(stage: Stage) -> None:
-    """Clear the cache of spent quotas, which lasts some seconds."""
-    assert stage.adapter.accounts is not None
-    stage.adapter.accounts._spent.clear()
 
 
 async def test_session_that_outlives_its_adapter_has_paid_for_its_lease(tmp_path: Path, log: Path) -> None:

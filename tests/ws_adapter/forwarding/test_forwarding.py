@@ -234,16 +234,15 @@ async def test_attempts_over_the_other_adapter_count_for_the_address_of_the_clie
 ) -> None:
     options: dict[str, Any] = {"trusted_proxies": ("127.0.0.0/8",), "opens_per_min_per_address": 1}
     async with pair(redis_server, folder, **options) as two:
-
-        def comes_from(address: str) -> dict[str, Any]:
-            return {"additional_headers": {"X-Forwarded-For": address}}
-
-        async with two.owner.client(**comes_from("203.0.113.5")) as client:
+        first, second = (
+            {"additional_headers": {"X-Forwarded-For": f"203.0.113.{number}"}} for number in (5, 6)
+        )
+        async with two.owner.client(**first) as client:
             token, seen = await begin(client)
             client.vanish()
-        full = await refused_upgrade(two.other, target_of(token, seen), **comes_from("203.0.113.5"))
+        full = await refused_upgrade(two.other, target_of(token, seen), **first)
         assert full.status_code == 429
-        async with two.other.client(url_of(two.other, token, seen), **comes_from("203.0.113.6")) as client:
+        async with two.other.client(url_of(two.other, token, seen), **second) as client:
             await client.expect("session.resumed")
 
 

@@ -46,23 +46,20 @@ async def test_ready() -> None:
                 assert (status, body) == (200, READY)
 
 
-async def test_not_ready_without_a_worker(lonely: Stage) -> None:
+async def test_without_a_worker_adapter_is_not_ready_and_has_a_version_and_no_models(lonely: Stage) -> None:
     status, _, body = await lonely.request("/readyz")
     assert status == 503
     assert body == {**READY, "ready": False, "workers": 0, "slots": 0, "free_slots": 0}
     assert (await lonely.request("/healthz"))[0] == 200
+    status, _, body = await lonely.request("/version")
+    assert (status, body["protocol"]) == (200, "antiphon.v1")
+    assert (await lonely.request("/v1/models"))[2] == {"object": "list", "data": []}
 
 
 @pytest.mark.parametrize("has_workers", [False, True])
 def test_adapter_is_ready_only_once_queue_worker_model_is_known(has_workers: bool) -> None:
     answer = responses.readiness(PoolStatus(1, 2, 2, 0), has_workers, draining=False)
     assert answer.status_code == (200 if has_workers else 503)
-
-
-async def test_version_and_no_models_without_a_worker(lonely: Stage) -> None:
-    status, _, body = await lonely.request("/version")
-    assert (status, body["protocol"]) == (200, "antiphon.v1")
-    assert (await lonely.request("/v1/models"))[2] == {"object": "list", "data": []}
 
 
 async def test_status_counts_slots_and_models_are_listed() -> None:

@@ -256,7 +256,8 @@ async def test_tokens_that_open_nothing_get_one_error_after_the_death_of_their_a
             await client.send(append())
             await client.take(2)
             assert await answer_of(other, resumed(PATH, token, seen)) == REFUSED, "it is used"
-        key = f"{PREFIX}session:{session_in(redis_server)}"
+        (session,) = sessions_in(redis_server)
+        key = f"{PREFIX}session:{session}"
         await until(lambda: b"over" in redis_server.command("HKEYS", key))
 
 
@@ -308,12 +309,6 @@ def sessions_in(server: RedisServer) -> set[str]:
     """The ids of the sessions that Redis has a journal of."""
     keys = server.command("KEYS", f"{PREFIX}stream:*").split()
     return {key.decode().removeprefix(f"{PREFIX}stream:") for key in keys if key.startswith(PREFIX.encode())}
-
-
-def session_in(server: RedisServer) -> str:
-    """The id of the one session that Redis knows."""
-    answer = server.command("KEYS", f"{PREFIX}session:*").split()
-    return answer[-1].decode().removeprefix(f"{PREFIX}session:")
 
 
 async def test_one_of_many_clients_with_the_same_token_gets_the_session(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.ws_adapter.access.test_keys import refused_upgrade
 from tests.ws_adapter.support.conversation import codes
-from tests.ws_adapter.support.stage import Stage, running_adapter
+from tests.ws_adapter.support.stage import Stage
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
@@ -233,20 +233,19 @@ def url(stage: Stage, target: str) -> str:
     return stage.address.replace("http://", "ws://") + target
 
 
-async def test_refusals_come_after_the_upgrade_in_their_own_words_and_404_elsewhere() -> None:
+async def test_refusals_come_after_the_upgrade_in_their_own_words_and_404_elsewhere(lonely: Stage) -> None:
     half_duplex = "half duplex is not served here; use /ws/duplex"
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        async with stage.client(url(stage, "/v1/realtime?mode=half_duplex")) as client:
-            events, close = await client.end()
-            assert (codes(events), close) == (["unsupported_mode"], 1008)
-            assert events[0]["error"]["type"] == "client_error"
-            assert client.socket.close_reason == "unsupported_mode"
-        async with stage.client(url(stage, "/ws/half_duplex/x")) as client:
-            [event], close = await client.end()
-            assert len(event.pop("trace_id")) == 32
-            refusal = {"type": "error", "error": half_duplex, "code": "unsupported_protocol"}
-            assert (event, close) == ({**refusal, "message": half_duplex}, 1008)
-        for target in ("/ws/chat/x", "/v1/transcription/x", "/ws/half_duplex", "/v2/realtime?mode=audio"):
-            response = await refused_upgrade(stage, target)
-            assert response.status_code == 404
-            assert json.loads(response.body)["error"]["code"] == "not_found"
+    async with lonely.client(url(lonely, "/v1/realtime?mode=half_duplex")) as client:
+        events, close = await client.end()
+        assert (codes(events), close) == (["unsupported_mode"], 1008)
+        assert events[0]["error"]["type"] == "client_error"
+        assert client.socket.close_reason == "unsupported_mode"
+    async with lonely.client(url(lonely, "/ws/half_duplex/x")) as client:
+        [event], close = await client.end()
+        assert len(event.pop("trace_id")) == 32
+        refusal = {"type": "error", "error": half_duplex, "code": "unsupported_protocol"}
+        assert (event, close) == ({**refusal, "message": half_duplex}, 1008)
+    for target in ("/ws/chat/x", "/v1/transcription/x", "/ws/half_duplex", "/v2/realtime?mode=audio"):
+        response = await refused_upgrade(lonely, target)
+        assert response.status_code == 404
+        assert json.loads(response.body)["error"]["code"] == "not_found"

@@ -155,6 +155,7 @@ async def test_client_that_sends_a_large_body_before_it_reads_gets_its_answer(tm
         for tls in (None, authority.trust):
             status, _, body = await exchange(stage, head + bytes(8 * 2**20), tls)
             assert (status, body["error"]["code"]) == (405, "method_not_allowed")
+            assert (await exchange(stage, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", tls))[0] == 200
 
 
 async def poured(writer: asyncio.StreamWriter) -> int:

@@ -84,6 +84,7 @@ def test_event_over_the_most_events_or_bytes_drops_the_oldest_and_the_last_is_ke
     assert numbers(kept, 3) == [4, 5]
     assert everything.kept_bytes == 20
 
+    monkeypatch.setattr(buffer, "MOST_KEPT_BYTES", 25)
     everything = ReplayBuffers()
     assert numbers(filled(everything, 2, size=100), 1) == [2]
     assert everything.kept_bytes == 100

@@ -11,17 +11,16 @@ from tests.support.scripted_engine import (
     ScriptedEngine,
     fails,
     listen,
-    running_worker,
     speak,
     turn_end,
     write,
 )
-from tests.ws_adapter.observability.test_metrics import figures
+from tests.ws_adapter.observability.test_metrics import figures, observed
 from tests.ws_adapter.support import transcription_conversation as transcription
 from tests.ws_adapter.support.chat_conversation import append as ask
 from tests.ws_adapter.support.chat_conversation import request
 from tests.ws_adapter.support.conversation import CLOSE, INIT, Event, append
-from tests.ws_adapter.support.stage import Client, ManualClock, running_adapter, until
+from tests.ws_adapter.support.stage import Client, ManualClock, until
 from ws_adapter.server import listener
 from ws_adapter.session import slot
 
@@ -92,8 +91,7 @@ async def converse(path: str) -> tuple[list[Event], int | None, list[list[Any]]]
     plays, steps = CONVERSATIONS[path]
     engine = ScriptedEngine(*plays, slots=1, info=EVERYTHING, repeat=True)
     async with (
-        running_worker(engine, slots=1) as worker,
-        running_adapter(worker.address, clock=ManualClock()) as stage,
+        observed(engine, clock=ManualClock()) as stage,
         stage.client(stage.address.replace("http://", "ws://") + path) as client,
     ):
         for step in steps:
@@ -146,11 +144,7 @@ async def test_units_of_a_slot_outlast_the_cleaning_of_the_last_one(monkeypatch:
     monkeypatch.setattr(slot, "NEXT_SLOT_S", 0.0)
     held = Play((("Seven.", 0.0),), hold="generate")
     engine = ScriptedEngine(held, slots=2, info=EVERYTHING, repeat=True, slow_cleanup=True)
-    async with (
-        running_worker(engine, slots=2) as worker,
-        running_adapter(worker.address, admin_port=0) as stage,
-        stage.client(stage.url.replace("audio", "chat")) as client,
-    ):
+    async with observed(engine) as stage, stage.client(stage.url.replace("audio", "chat")) as client:
         await client.begin()
         await client.send(ask())
         await until(lambda: engine.sessions and engine.session.given)

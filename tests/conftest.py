@@ -44,7 +44,6 @@ SLOW = tuple(
         "inference_service/families": "*",
         "inference_service/models/minicpmo": "audio hub mel",
         "inference_service/models/token2wav": "*",
-        "inference_service/kernels": "off",
         "inference_service/modes": "*",
         "inference_service/observability": "metrics tracing",
         "inference_service/process": "*",

@@ -272,20 +272,6 @@ def test_wait_for_previous_unit_counts_only_towards_total_time(
     assert (spent.queue, spent.total, spent.worked) == (1.0, 10.0, 4.0)
 
 
-def test_cancel_overtakes_the_orders_of_units_up_to_its_own_that_are_to_come(rig: Rig) -> None:
-    client = rig.open(force_listen_count=0)
-    client.session.prefill(1, UnitInput(sound(1)))
-    client.until(Prefilled)
-    client.session.cancel(2)
-    client.session.generate(1, False, UnitOverrides())
-    client.session.finalize(1)
-    client.unit(2)
-    client.unit(3)
-    ends = [event.end for event in client.until(Finalized, 3) if isinstance(event, Done)]
-    assert ends[:2] == [End.CANCELLED, End.CANCELLED]
-    assert ends[2] in (End.CHUNK, End.TURN)
-
-
 @pytest.mark.parametrize(
     ("orders", "until"),
     [
@@ -335,16 +321,6 @@ def test_prompt_that_does_not_fit_fails_the_session_and_it_still_closes(rig: Rig
     assert failed.reason == "CONFIG_INVALID"
     assert "at most" in failed.message
     assert [type(event) for event in client.until(Closed)] == [Closed]
-
-
-def test_closed_session_leaves_nothing_in_its_slot(rig: Rig) -> None:
-    client = rig.open(force_listen_count=0)
-    client.unit(1)
-    client.until(Finalized)
-    caches = rig.engine._runtime.language.cache, rig.engine._runtime.speaker.decoder.cache
-    assert all(cache.keys.any() for cache in caches)
-    client.close()
-    assert all(map(is_clean, caches))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.engine_vllm.support import engines
-from tests.inference_service.engine_vllm.support.engines import NAMES, Rig
-from tests.support.long import long
+from tests.inference_service.engine_vllm.support.engines import Rig
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +22,7 @@ def greedy(folder: Path) -> Any:
     return tiny_causal.continued(folder, ends=False)
 
 
-@pytest.fixture(
-    scope="session", params=[pytest.param(name, marks=long) if name == "vllm" else name for name in NAMES]
-)
+@pytest.fixture(scope="session", params=engines.ALL)
 def rig(request: pytest.FixtureRequest, folder: Path) -> Iterator[Rig]:
     with engines.serving(request.param, folder) as served:
         yield served

@@ -121,16 +121,14 @@ def test_stream_rejected_chunk_is_taken_back(stream: Talker, greedy: Any) -> Non
     stream.units += 1
     stream.session.prefill(2, StreamInput((D, D, D)))
     stream.session.reject(2, Failure("PARAMS_INVALID", "No."))
-    stream.session.finalize(2)
-    rejected = stream.over(2)
+    rejected = stream.finish(2)
     assert (rejected.done.end, rejected.done.failure) == (End.FAILED, Failure("PARAMS_INVALID", "No."))
     assert stream.chunk([D, E], max_new_tokens=2).ids == greedy([A, B, C, D, E], 2)
 
 
 def test_stream_without_a_chunk_is_answered(stream: Talker) -> None:
     number = stream.send(StreamInput(None, ends=True))
-    stream.session.finalize(number)
-    said = stream.over(number)
+    said = stream.finish(number)
     assert (said.done.end, said.ids) == (End.TURN, [])
 
 
@@ -201,8 +199,7 @@ def test_chat_conversation_that_is_too_long_is_refused(chat: Talker) -> None:
 
 def test_chat_settings_without_effect_are_reported(chat: Talker) -> None:
     number = chat.send(turn("Hi", omni_mode=True, language="de"))
-    chat.session.finalize(number)
-    ignored = chat.over(number).one(Prefilled).ignored_fields
+    ignored = chat.finish(number).one(Prefilled).ignored_fields
     assert {"turn.omni_mode", "turn.tts.language"} <= {*ignored}
 
 
@@ -225,8 +222,7 @@ def test_cancel_during_generation_keeps_emitted_tokens(rig: Rig, greedy: Any) ->
     number = talker.send(StreamInput((A, B, C)))
     talker.until(Piece)
     talker.session.cancel(number)
-    talker.session.finalize(number)
-    said = talker.over(number)
+    said = talker.finish(number)
     assert said.done.end in (End.CANCELLED, End.CHUNK)
     if said.done.end is End.CANCELLED:
         assert said.done.context_tokens == 3 + len(said.ids)
@@ -269,8 +265,7 @@ def test_concurrent_sessions_answer_as_when_alone(rig: Rig, greedy: Any) -> None
     talkers = [rig.stream(slot) for slot in range(3)]
     numbers = [it.send(StreamInput(tuple(ids))) for it, ids in zip(talkers, prompts, strict=True)]
     for talker, number, ids in zip(talkers, numbers, prompts, strict=True):
-        talker.session.finalize(number)
-        assert talker.over(number).ids == greedy(ids, 4)
+        assert talker.finish(number).ids == greedy(ids, 4)
         talker.close()
 
 

@@ -29,11 +29,9 @@ def plain(folder: Path) -> Iterator[Rig]:
 
 def failing(plain: Rig, error: Exception) -> None:
     """The next request ends in this error after its first token."""
-    assert plain.generator is not None
     usual = plain.generator.generate
 
     async def generate(request: Request) -> AsyncGenerator[Sampled, None]:
-        assert plain.generator is not None
         plain.generator.generate = usual  # type: ignore[method-assign]
         yield Sampled((A,))
         raise error
@@ -48,7 +46,6 @@ def test_vllm_is_not_imported_by_these_tests() -> None:
 def test_dead_generator_ends_every_session_once(plain: Rig) -> None:
     busy, idle = plain.stream(0, engines.GREEDY), plain.chat(1)
     idle.until(Ready)
-    assert plain.generator is not None
     plain.generator.is_dead = True
     busy.send(StreamInput((A, B, C)))
     for talker in (busy, idle):
@@ -64,7 +61,6 @@ def test_dead_generator_ends_every_session_once(plain: Rig) -> None:
 def test_engine_death_while_idle_is_detected(plain: Rig) -> None:
     idle = plain.chat()
     idle.until(Ready)
-    assert plain.generator is not None
     plain.generator.is_dead = True
     assert plain.fatal.get(timeout=PATIENCE_S)
     assert idle.until(SessionFailed).reason == "ENGINE_FATAL"
@@ -82,7 +78,6 @@ def test_failed_request_ends_its_session_alone(plain: Rig, greedy: Any) -> None:
 
 
 def test_request_is_aborted_when_its_session_closes(plain: Rig) -> None:
-    assert plain.generator is not None
     for end in ("close", "cancel"):
         talker = plain.stream(0, engines.LONG)
         number = talker.send(StreamInput((A, B, C)))
@@ -96,7 +91,6 @@ def test_request_is_aborted_when_its_session_closes(plain: Rig) -> None:
 
 def test_cancel_ends_a_unit_that_waits_for_its_first_token(plain: Rig) -> None:
     generator = plain.generator
-    assert generator is not None
     waiting: queue.Queue[str] = queue.Queue()
 
     async def held(request: Request) -> AsyncGenerator[Sampled, None]:
@@ -114,8 +108,7 @@ def test_cancel_ends_a_unit_that_waits_for_its_first_token(plain: Rig) -> None:
         assert waiting.get(timeout=PATIENCE_S) == "begun"
         if end == "cancel":
             talker.session.cancel(number)
-            talker.session.finalize(number)
-            assert talker.over(number).done.end is End.CANCELLED
+            assert talker.finish(number).done.end is End.CANCELLED
         else:
             talker.close()
         assert waiting.get(timeout=PATIENCE_S) == "aborted"
@@ -127,8 +120,7 @@ def test_cancel_after_the_last_token_changes_nothing(plain: Rig, greedy: Any) ->
     number = talker.send(StreamInput((A, B, C)))
     talker.until(Done)
     talker.session.cancel(number)
-    talker.session.finalize(number)
-    said = talker.over(number)
+    said = talker.finish(number)
     assert (said.done.end, said.ids) == (End.CHUNK, greedy([A, B, C], 4))
     talker.close()
 
@@ -160,14 +152,12 @@ def test_requests_of_tenants_carry_their_salts(plain: Rig) -> None:
         talker = plain.stream(tenant=Tenant(salt))
         talker.chunk([A])
         talker.close()
-    assert plain.generator is not None
     assert [it.cache_salt for it in plain.generator.requests] == [b"one".hex(), b"two".hex()]
 
 
 def test_waiting_session_gets_progress_events(plain: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROGRESS_S", 0.0)
     monkeypatch.setattr(module, "_CHECK_S", 0.01)
-    assert plain.generator is not None
     release: queue.Queue[None] = queue.Queue()
     generator = plain.generator
 

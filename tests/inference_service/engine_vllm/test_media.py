@@ -27,7 +27,7 @@ from inference_service.interface.setups import (
 from inference_service.video.messages import Order
 from inference_service.video.process import VideoReader
 from tests.inference_service.engine_vllm.support import engines, tiny_media
-from tests.inference_service.engine_vllm.support.engines import MISSING, Rig, Talker, Unit
+from tests.inference_service.engine_vllm.support.engines import Rig, Talker, Unit
 from tests.inference_service.engine_vllm.support.tiny_media import PICTURE_TOKENS, picture, seen
 from tests.support.long import long
 from tests.support.patience import PATIENCE_S
@@ -41,7 +41,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_media.save_seeing(tmp_path_factory.mktemp("seeing") / "tiny")
 
 
-@pytest.fixture(scope="module", params=["plain", pytest.param("vllm", marks=long)])
+@pytest.fixture(scope="module", params=engines.PLAIN_AND_VLLM)
 def eyes(request: pytest.FixtureRequest, seeing: Path) -> Iterator[Rig]:
     with engines.serving(request.param, seeing, LIMIT) as rig:
         yield rig
@@ -63,8 +63,7 @@ def png(pixels: NDArray[np.uint8]) -> Picture:
 
 def ask(talker: Talker, *parts: str | Picture | Clip | Video, most: int = 8) -> Unit:
     number = talker.send(TurnInput((ChatMessage("user", parts),)), UnitOverrides(max_new_tokens=most))
-    talker.session.finalize(number)
-    return talker.over(number)
+    return talker.finish(number)
 
 
 def said(folder: Path, text: str, *pixels: NDArray[np.uint8], count: int = 8) -> str:
@@ -138,8 +137,7 @@ def test_unit_during_picture_preparation_can_be_ended(
     else:
         talker.session.cancel(number)
         release.set()
-        talker.session.finalize(number)
-        assert talker.over(number).done.end is End.CANCELLED
+        assert talker.finish(number).done.end is End.CANCELLED
         talker.close()
     other.close()
 
@@ -151,11 +149,9 @@ def test_pictures_that_do_not_fit_are_refused(chat: Talker) -> None:
 
 
 @long
-@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
 def test_clips_are_answered_as_generate_does(tmp_path: Path) -> None:
     folder = tiny_media.save_hearing(tmp_path / "hearing")
-    rig = engines.start("vllm", folder, LIMIT)
-    try:
+    with engines.serving("vllm", folder, LIMIT) as rig:
         assert rig.engine.info.input_sample_rate_hz == 16_000
         assert not rig.engine.info.sees
         talker = rig.chat()
@@ -167,16 +163,12 @@ def test_clips_are_answered_as_generate_does(tmp_path: Path) -> None:
         refused = ask(talker, png(picture(1))).one(Prefilled).failure
         assert (refused.reason, refused.field) == ("CONTENT_UNSUPPORTED", "turn.messages[0].content[0]")
         talker.close()
-    finally:
-        rig.engine.stop()
 
 
 @long
-@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
 def test_videos_are_answered_as_generate_does(tmp_path: Path) -> None:
     folder = tiny_media.save_watching(tmp_path / "watching")
-    rig = engines.start("vllm", folder, LIMIT)
-    try:
+    with engines.serving("vllm", folder, LIMIT) as rig:
         assert rig.engine.info.sees
         talker = rig.chat()
         for seconds in (1, 3):
@@ -195,8 +187,6 @@ def test_videos_are_answered_as_generate_does(tmp_path: Path) -> None:
         assert stacked.field == "turn.messages[0].content[0].video.stack_frames"
         assert ask(talker, "Hello!").done.failure is None
         talker.close()
-    finally:
-        rig.engine.stop()
 
 
 def test_tenants_share_nothing_of_a_picture(eyes: Rig, seeing: Path) -> None:

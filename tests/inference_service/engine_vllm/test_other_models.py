@@ -8,7 +8,6 @@ import pytest
 from inference_service.interface.setups import StreamInput, Tenant, UnitOverrides
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.engine_vllm.support import engines
-from tests.inference_service.engine_vllm.support.engines import MISSING, NAMES
 from tests.support.long import long
 
 CONTEXT = 300
@@ -20,16 +19,13 @@ BLOCKS = 8
 """Blocks of the cache, of 128 tokens each."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(it, marks=long) if it == "vllm" else it for it in NAMES])
+@pytest.mark.parametrize("name", engines.ALL)
 def test_llama_says_what_generate_says_and_tenants_share_no_prefix(name: str, tmp_path: Path) -> None:
-    if not engines.is_here(name):
-        pytest.skip(MISSING)
     folder = engines.save(tmp_path / "llama", "llama", max_position_embeddings=512)
     greedy = tiny_causal.continued(folder, ends=False)
     context = [(7 * i) % 250 for i in range(CONTEXT)]
     expected = greedy(context, 6)
-    rig = engines.start(name, folder, 400)
-    try:
+    with engines.serving(name, folder, 400) as rig:
         cached = []
         for salt in (b"one", b"one", b"two"):
             talker = rig.stream(tenant=Tenant(salt))
@@ -39,8 +35,6 @@ def test_llama_says_what_generate_says_and_tenants_share_no_prefix(name: str, tm
             assert first.ids == expected
             assert second.ids == greedy([*context, *expected[:-1], 71, 99], 6)
             cached.append((first.done.usage.cached_tokens, second.done.usage.cached_tokens))
-    finally:
-        rig.engine.stop()
     if name == "vllm":
         (alone, after), (again, _), (stranger, _) = cached
         assert (alone, stranger) == (0, 0)
@@ -48,27 +42,21 @@ def test_llama_says_what_generate_says_and_tenants_share_no_prefix(name: str, tm
 
 
 @long
-@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
 def test_two_tensor_parallel_processes_say_what_generate_says(folder: Path, greedy: Any) -> None:
-    rig = engines.start("vllm", folder, tensor_parallel_size=2)
-    try:
+    with engines.serving("vllm", folder, tensor_parallel_size=2) as rig:
         assert rig.engine.info.engine.tensor_parallel_size == 2
         talker = rig.stream()
         assert talker.chunk([5, 17, 42], max_new_tokens=8).ids == greedy([5, 17, 42], 8)
         talker.close()
-    finally:
-        rig.engine.stop()
 
 
 @long
-@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
 def test_sessions_beyond_the_cache_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM preempts a request for another one, and computes it again."""
     folder = engines.save(tmp_path / "qwen3", max_position_embeddings=1024)
     greedy = tiny_causal.continued(folder, ends=False)
     engines.limit_cache(monkeypatch, BLOCKS)
-    rig = engines.start("vllm", folder, CACHED)
-    try:
+    with engines.serving("vllm", folder, CACHED) as rig:
         assert rig.engine.occupancy().kv_capacity_tokens == BLOCKS * 128
         talkers = [rig.stream(slot) for slot in range(engines.SLOTS)]
         prompts = [[(7 * i + slot) % 250 for i in range(CONTEXT)] for slot in range(engines.SLOTS)]
@@ -77,9 +65,5 @@ def test_sessions_beyond_the_cache_say_the_same(tmp_path: Path, monkeypatch: pyt
             for talker, prompt in zip(talkers, prompts, strict=True)
         ]
         for talker, unit, prompt in zip(talkers, units, prompts, strict=True):
-            talker.session.finalize(unit)
-            assert talker.over(unit).ids == greedy(prompt, ANSWER)
+            assert talker.finish(unit).ids == greedy(prompt, ANSWER)
             talker.close()
-    finally:
-        rig.engine.stop()
-    assert rig.fatal.empty()

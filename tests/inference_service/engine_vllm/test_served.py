@@ -177,16 +177,6 @@ async def test_dead_engine_ends_sessions_and_the_worker(folder: Path) -> None:
         assert await soon(asyncio.shield(worker.running.run)) == 3
 
 
-async def test_drain_lets_a_session_finish(folder: Path, greedy: Any) -> None:
-    async with served(folder) as worker, channel_to(worker.address) as channel:
-        caller = await stream(channel)
-        worker.running.worker.interrupt()
-        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
-        assert (await caller.unit(1, ids(5, 17))).token_ids == greedy([5, 17], 4)
-        await caller.half_close(*Stream)
-        assert await soon(asyncio.shield(worker.running.run)) == 0
-
-
 async def test_chat_completion_through_the_adapter(folder: Path) -> None:
     async with served(folder) as worker, running_adapter(worker.address) as stage:
         answer = await asyncio.to_thread(ask, stage.address, model=folder.name, max_tokens=5)

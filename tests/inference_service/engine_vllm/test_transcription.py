@@ -17,7 +17,7 @@ from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support.dictation import Sound, cut, noise
 from tests.inference_service.engine.support.tiny_voxtral import PROMPT
 from tests.inference_service.engine_vllm.support import engines, tiny_realtime
-from tests.inference_service.engine_vllm.support.engines import MISSING, NAMES, Rig, Talker, Unit
+from tests.inference_service.engine_vllm.support.engines import MISSING, Rig, Talker, Unit
 from tests.inference_service.families.test_voxtral import FRAME, generated, text_ids
 from tests.support.long import long
 
@@ -40,9 +40,7 @@ def written(hearing: Path) -> Callable[[Sound], list[int]]:
     return lambda sound: text_ids(generated(network, sound))
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=long) if name == "vllm" else name for name in NAMES]
-)
+@pytest.fixture(scope="module", params=engines.ALL)
 def ears(request: pytest.FixtureRequest, hearing: Path) -> Iterator[Rig]:
     with engines.serving(request.param, hearing, LIMIT) as rig:
         yield rig
@@ -64,8 +62,7 @@ def hear(
     overrides: UnitOverrides = NO_OVERRIDES,
 ) -> Unit:
     number = talker.send(StreamInput(sound, begins, ends), overrides)
-    talker.session.finalize(number)
-    return talker.over(number)
+    return talker.finish(number)
 
 
 def utterance(talker: Talker, sound: Sound, longest: int = 20_000) -> list[int]:
@@ -86,16 +83,22 @@ def test_chunks_of_any_length_say_what_generate_says_and_utterances_begin_clean(
         assert utterance(writer, sound, longest) == written(sound)
 
 
+def written_at_once(rig: Rig, sounds: list[Sound], longest: int) -> list[list[int]]:
+    """Return what each of several sessions writes that are sent all of their sound at once."""
+    talkers, found = [rig.transcription(slot) for slot in range(len(sounds))], []
+    for talker, sound in zip(talkers, sounds, strict=True):
+        for chunk in (*cut(sound, 2, longest), None):
+            talker.session.finalize(talker.send(StreamInput(chunk, ends=chunk is None)))
+    for talker in talkers:
+        talker.over(talker.units)
+        found.append(Unit(talker.events).ids)
+        talker.close()
+    return found
+
+
 def test_sessions_at_once_write_as_each_alone(ears: Rig, written: Callable[[Sound], list[int]]) -> None:
     sounds = [noise(seed, 1.5) for seed in range(3)]
-    talkers = [ears.transcription(slot) for slot in range(3)]
-    for talker, sound in zip(talkers, sounds, strict=True):
-        for chunk in (*cut(sound, 2, 9000), None):
-            talker.session.finalize(talker.send(StreamInput(chunk, ends=chunk is None)))
-    for talker, sound in zip(talkers, sounds, strict=True):
-        talker.over(talker.units)
-        assert Unit(talker.events).ids == written(sound)
-        talker.close()
+    assert written_at_once(ears, sounds, 9000) == [*map(written, sounds)]
 
 
 def test_cancelled_unit_is_heard_without_a_word_and_the_utterance_goes_on(writer: Talker) -> None:
@@ -114,8 +117,7 @@ def test_cancel_while_words_come_keeps_the_utterance(writer: Talker) -> None:
     number = writer.send(StreamInput(noise(4, 4.0), True))
     writer.until(Piece)
     writer.session.cancel(number)
-    writer.session.finalize(number)
-    said = writer.over(number)
+    said = writer.finish(number)
     assert said.done.end in (End.CANCELLED, End.CHUNK)
     assert said.done.usage.input_audio_tokens >= 49
     assert hear(writer, noise(3, 0.8)).done.usage.input_audio_tokens == 10
@@ -140,8 +142,7 @@ def test_rejected_unit_is_not_heard_and_the_next_begins_anew(writer: Talker) -> 
     writer.units += 1
     writer.session.prefill(writer.units, StreamInput(noise(2, 1.0)))
     writer.session.reject(writer.units, Failure("PARAMS_INVALID", "No."))
-    writer.session.finalize(writer.units)
-    rejected = writer.over(writer.units)
+    rejected = writer.finish(writer.units)
     after = hear(writer, noise(3, 1.0))
     assert (rejected.done.end, rejected.ids) == (End.FAILED, [])
     assert after.done.end is End.CHUNK
@@ -184,42 +185,26 @@ def test_seed_of_a_unit_is_refused_and_that_of_a_session_repeats(ears: Rig) -> N
 
 
 @long
-@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
 def test_draws_of_vllm_repeat_with_the_seed_of_the_session(hearing: Path) -> None:
-    rig = engines.start("vllm", hearing, LIMIT)
     hot = engines.Sampling(1000, temperature=1.5, top_p=1.0)
     said = []
-    try:
+    with engines.serving("vllm", hearing, LIMIT) as rig:
         for seed in (1, 1, 2):
             talker = rig.transcription(sampling=hot, seed=seed)
             said.append(utterance(talker, noise(4, 2.0)))
             talker.close()
-    finally:
-        rig.engine.stop()
     assert said[0] == said[1] != said[2]
 
 
 @long
-@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
 def test_utterances_that_fill_the_cache_are_written_as_alone(
     hearing: Path, written: Callable[[Sound], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache holds `SLOTS` contexts and no fourth one: none is dropped in the middle of its sound."""
     engines.limit_cache(monkeypatch, BLOCKS)
-    rig = engines.start("vllm", hearing, LONG_LIMIT)
     sounds = [noise(seed, 0.08 * (LONG_LIMIT - 50)) for seed in range(engines.SLOTS)]
-    try:
-        talkers = [rig.transcription(slot) for slot in range(engines.SLOTS)]
-        for talker, sound in zip(talkers, sounds, strict=True):
-            for chunk in (*cut(sound, 2, 30_000), None):
-                talker.session.finalize(talker.send(StreamInput(chunk, ends=chunk is None)))
-        for talker, sound in zip(talkers, sounds, strict=True):
-            talker.over(talker.units)
-            assert Unit(talker.events).ids == written(sound)
-            talker.close()
-    finally:
-        rig.engine.stop()
-    assert rig.fatal.empty()
+    with engines.serving("vllm", hearing, LONG_LIMIT) as rig:
+        assert written_at_once(rig, sounds, 30_000) == [*map(written, sounds)]
 
 
 @long

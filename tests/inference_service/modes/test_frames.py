@@ -52,31 +52,22 @@ async def test_pictures_reach_the_engine_as_they_were_sent(session_of: SessionOf
 
 
 @pytest.mark.parametrize(
-    ("content", "reason", "field"),
+    ("mode", "content", "reason", "field"),
     [
-        (unit(*[jpeg()] * 5), "IMAGE_INVALID", "duplex.frames"),
-        (unit(jpeg(), max_slice_nums=0), "PARAMS_INVALID", "duplex.max_slice_nums"),
-        (unit(jpeg(), max_slice_nums=10), "PARAMS_INVALID", "duplex.max_slice_nums"),
-        (pb.DuplexInput(frames=[common.Image(data=jpeg())]), "AUDIO_INVALID", "duplex.audio"),
+        (VIDEO, unit(jpeg(), max_slice_nums=0), "PARAMS_INVALID", "duplex.max_slice_nums"),
+        (VIDEO, unit(jpeg(), max_slice_nums=10), "PARAMS_INVALID", "duplex.max_slice_nums"),
+        (VIDEO, pb.DuplexInput(frames=[common.Image(data=jpeg())]), "AUDIO_INVALID", "duplex.audio"),
+        (pb.SESSION_MODE_AUDIO, unit(jpeg()), "CONTENT_UNSUPPORTED", "duplex.frames"),
     ],
 )
 async def test_units_refused_before_the_engine(
-    session_of: SessionOf, content: pb.DuplexInput, reason: str, field: str
+    session_of: SessionOf, mode: pb.SessionMode, content: pb.DuplexInput, reason: str, field: str
 ) -> None:
     engine = ScriptedEngine(info=SEEING)
-    async with session_of(engine, mode=VIDEO) as caller:
+    async with session_of(engine, mode=mode) as caller:
         refused = await caller.unit(1, content)
-        following = await caller.unit(2, unit(jpeg()))
+        following = await caller.unit(2)
         assert (refused.prefill.error.reason, refused.prefill.error.field) == (reason, field)
         assert refused.done.end == pb.UNIT_END_FAILED
         assert following.done.end == pb.UNIT_END_LISTEN
         assert list(engine.session.seen) == [2]
-
-
-async def test_pictures_in_an_audio_session_are_refused(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine(info=SEEING)) as caller:
-        refused = await caller.unit(1, unit(jpeg()))
-        following = await caller.unit(2)
-        assert refused.prefill.error.reason == "CONTENT_UNSUPPORTED"
-        assert refused.prefill.error.field == "duplex.frames"
-        assert following.done.end == pb.UNIT_END_LISTEN

@@ -50,30 +50,24 @@ async def test_a_text_reaches_the_engine_with_its_unit(session_of: SessionOf) ->
     assert content.texts == (StandaloneText(TextPurpose.THINKING, "The user is called Ada."),)
 
 
-@pytest.mark.parametrize("purpose", PURPOSES)
-async def test_text_for_other_purpose_is_refused(session_of: SessionOf, purpose: pb.TextPurpose) -> None:
-    async with session_of(ScriptedEngine()) as caller:
-        refused = await caller.unit(1, reading(purpose))
-        assert (refused.prefill.error.reason, refused.prefill.error.field) == (
-            Reason.CONTENT_UNSUPPORTED,
-            "duplex.texts[0]",
-        )
+@pytest.mark.parametrize(
+    ("info", "unit", "reason", "field"),
+    [
+        *((INFO, reading(purpose), Reason.CONTENT_UNSUPPORTED, "") for purpose in PURPOSES),
+        (READING, reading(pb.TEXT_PURPOSE_UNSPECIFIED), Reason.PARAMS_INVALID, ".purpose"),
+        (READING, reading(99), Reason.PARAMS_INVALID, ".purpose"),  # type: ignore[arg-type]
+        (READING, reading(pb.TEXT_PURPOSE_THINKING, ""), Reason.PARAMS_INVALID, ".text"),
+    ],
+    ids=[*map(pb.TextPurpose.Name, PURPOSES), "no purpose", "unknown purpose", "no text"],
+)
+async def test_unsupported_or_incomplete_text_fails_its_unit_alone(
+    session_of: SessionOf, info: ModelInfo, unit: pb.DuplexInput, reason: Reason, field: str
+) -> None:
+    async with session_of(ScriptedEngine(info=info)) as caller:
+        error = (refused := await caller.unit(1, unit)).prefill.error
+        assert (error.reason, error.field) == (reason, f"duplex.texts[0]{field}")
         assert refused.done.end == pb.UNIT_END_FAILED
         assert (await caller.unit(2)).done.end == pb.UNIT_END_LISTEN
-
-
-@pytest.mark.parametrize(
-    ("unit", "field"),
-    [
-        (reading(pb.TEXT_PURPOSE_UNSPECIFIED), "duplex.texts[0].purpose"),
-        (reading(99), "duplex.texts[0].purpose"),  # type: ignore[arg-type]
-        (reading(pb.TEXT_PURPOSE_THINKING, ""), "duplex.texts[0].text"),
-    ],
-)
-async def test_incomplete_text_is_refused(session_of: SessionOf, unit: pb.DuplexInput, field: str) -> None:
-    async with session_of(ScriptedEngine(info=READING)) as caller:
-        refused = await caller.unit(1, unit)
-        assert (refused.prefill.error.reason, refused.prefill.error.field) == (Reason.PARAMS_INVALID, field)
 
 
 def test_the_shipped_model_reads_nothing_while_it_listens() -> None:

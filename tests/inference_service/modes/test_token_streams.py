@@ -115,42 +115,6 @@ async def test_the_blocks_of_the_example(folder: Path, greedy: Any) -> None:
     assert {a.done.finish_reason for a in said} == {pb.FINISH_REASON_LENGTH}
 
 
-async def test_idle_streams_hold_their_slots_until_they_end(folder: Path) -> None:
-    async with worker(folder) as (address, new_caller):
-        idle = [await stream(new_caller) for _ in range(2)]
-        for caller in idle:
-            await caller.unit(1, ids(1, 2))
-        refused = new_caller()
-        refused.start(Stream.PREFILL)
-        assert (await refused.end()).reason == Reason.NO_FREE_SLOT
-        await idle[0].half_close(*Stream)
-        await until_free(address, 1)
-        assert (await (await stream(new_caller)).unit(1, ids(3))).token_ids
-
-
-async def test_a_chat_with_the_tokenizer_s_template(folder: Path, greedy: Any) -> None:
-    """Thinking is the template's affair: without it, the prompt holds an empty thought."""
-    words = tiny_causal.tokenizer()
-    message = pb.ChatMessage(role=pb.ROLE_USER, content=[pb.Content(text="answer")])
-    async with worker(folder, context_limit=128) as (_, new_caller):
-        caller = await stream(new_caller, mode=pb.SESSION_MODE_CHAT)
-        said = [
-            await caller.unit(unit, pb.TurnInput(messages=[message], enable_thinking=thinking))
-            for unit, thinking in ((1, False), (2, True))
-        ]
-    for answers, thinking in zip(said, (False, True), strict=True):
-        prompt = words.apply_chat_template(
-            [{"role": "user", "content": "answer"}],
-            add_generation_prompt=True,
-            enable_thinking=thinking,
-            return_dict=False,
-        )
-        assert answers.prefill.prefilled.usage.input_text_tokens == len(prompt)
-        expected = words.decode(greedy(list(prompt), 4), skip_special_tokens=True)
-        assert answers.text == expected.rstrip("\ufffd")
-        assert answers.done.end == pb.UNIT_END_TURN
-
-
 async def test_the_example_of_the_documentation_runs(folder: Path) -> None:
     async with worker(folder) as (address, _):
         process = await asyncio.create_subprocess_exec(

@@ -1,6 +1,5 @@
 """TRANSCRIBE sessions over gRPC with real engines: the duplex model and Voxtral Realtime, tiny and random."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import torch
 from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.app import EXIT_CONFIGURATION, load_engine, serve
+from inference_service.app import load_engine
 from inference_service.families import table
 from inference_service.interface.setups import Sampling
-from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny, tiny_voxtral
 from tests.inference_service.engine.support.dictation import Writer, cut, noise
 from tests.inference_service.support.caller import Caller, channel_to, duplex
@@ -58,10 +56,3 @@ async def test_chunks_come_back_as_text_and_the_last_one_ends_the_turn(
     with torch.inference_mode():
         alone = Writer(table.load(folder, torch.device("cpu"), None)(1), sampling=FEW)
         assert "".join(answer.text for answer in answers) == alone.write(sound, longest=16_000).text != ""
-
-
-async def test_model_that_looks_ahead_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper", "is_encoder_decoder": True}))
-    code = await serve(WorkerOptions(listen="127.0.0.1:0", model=str(tmp_path)))
-    assert code == EXIT_CONFIGURATION
-    assert "attention must be causal" in capsys.readouterr().err

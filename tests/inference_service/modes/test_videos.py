@@ -6,19 +6,17 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.errors import UnitRefused
 from inference_service.interface.setups import Video
 from inference_service.rpc.messages.requests import turn_input
 from inference_service.session.units import Stream
 from inference_service.video import process
-from tests.inference_service.modes.test_turns import ABLE, CHATS, engine, message, text, turn
+from tests.inference_service.modes.test_turns import ABLE, CHATS, engine, film, message, text, turn
 from tests.inference_service.support.caller import Caller, channel_to, duplex, soon, until, until_free
 from tests.support.hostile_videos import huge_in_disguise, many_tracks
 from tests.support.scripted_engine import running_worker
@@ -28,30 +26,11 @@ FIELD = "turn.messages[0].content[0].video"
 SHORT = common.SamplingParams(max_new_tokens=4, temperature=1, top_p=1)
 
 
-def film(data: bytes, stack_frames: int = 0) -> pb.Content:
-    return pb.Content(video=common.Video(data=data, stack_frames=stack_frames))
-
-
 def test_video_reaches_the_engine() -> None:
     read = turn_input(turn(message(text("What?"), film(b"a", 3), film(b"b"))), ABLE, CHATS)
     words, *videos = read.messages[0].parts
     assert words == "What?"
     assert [(it.data, it.stack_frames) for it in videos if isinstance(it, Video)] == [(b"a", 3), (b"b", 1)]
-
-
-@pytest.mark.parametrize(
-    ("content", "sees", "reason", "field"),
-    [
-        ([film(b"a")], False, "CONTENT_UNSUPPORTED", "turn.messages[0].content[0]"),
-        ([film(b"a", 9)], True, "PARAMS_INVALID", f"{FIELD}.stack_frames"),
-        ([film(b"a")] * 5, True, "PARAMS_INVALID", "turn.messages"),
-    ],
-    ids=["blind", "stack", "five"],
-)
-def test_refusal_names_the_field(content: list[pb.Content], sees: bool, reason: str, field: str) -> None:
-    with pytest.raises(UnitRefused) as refused:
-        turn_input(turn(message(*content)), replace(ABLE, sees=sees), CHATS)
-    assert (refused.value.failure.reason, refused.value.failure.field) == (reason, field)
 
 
 Processes = list[subprocess.Popen[bytes]]
@@ -80,6 +59,11 @@ class Pair:
         self.neighbour = neighbour
         self._units = 0
 
+    async def hang(self, stopped: Processes) -> None:
+        """The stranger sends a video, whose decoder then hangs."""
+        await self.stranger.send_unit(1, turn(message(film(short()))))
+        await until(lambda: stopped)
+
     async def answered(self, units: int) -> None:
         """The neighbour has so many seconds heard, each of which is answered."""
         for _ in range(units):
@@ -90,7 +74,7 @@ class Pair:
 
 @asynccontextmanager
 async def pair() -> AsyncIterator[Pair]:
-    async with running_worker(engine(sees=True)) as worker, channel_to(worker.address) as channel:
+    async with running_worker(engine) as worker, channel_to(worker.address) as channel:
         stranger, neighbour = await Caller(channel).open(), await Caller(channel).open()
         await stranger.configure(mode=pb.SESSION_MODE_CHAT, seed=1, sampling=SHORT)
         await neighbour.configure(mode=pb.SESSION_MODE_AUDIO, seed=1)
@@ -147,8 +131,7 @@ async def test_hanging_decoder_delays_no_other_session_and_is_killed(
     stopped: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair() as both:
-        await both.stranger.send_unit(1, turn(message(film(short()))))
-        await until(lambda: stopped)
+        await both.hang(stopped)
         await both.answered(5)
         assert stopped[0].returncode is None
         monkeypatch.setattr(process, "STALL_S", 0.1)
@@ -160,8 +143,7 @@ async def test_hanging_decoder_delays_no_other_session_and_is_killed(
 
 async def test_neighbours_are_answered_when_a_decoder_crashes(stopped: Processes) -> None:
     async with pair() as both:
-        await both.stranger.send_unit(1, turn(message(film(short()))))
-        await until(lambda: stopped)
+        await both.hang(stopped)
         stopped[0].kill()
         await both.answered(2)
         error = (await both.stranger.answers(1)).prefill.error
@@ -173,8 +155,7 @@ async def test_client_that_leaves_during_decoding_leaves_nothing_behind(stopped:
     descriptors = len(os.listdir("/proc/self/fd"))
     async with pair() as both:
         before = len(os.listdir("/proc/self/fd"))
-        await both.stranger.send_unit(1, turn(message(film(short()))))
-        await until(lambda: stopped)
+        await both.hang(stopped)
         both.stranger.calls[Stream.PREFILL].cancel()
         await soon(until_free(both.address, 1))
         await until(lambda: stopped[0].returncode is not None)
@@ -185,6 +166,5 @@ async def test_client_that_leaves_during_decoding_leaves_nothing_behind(stopped:
 
 async def test_worker_that_stops_leaves_no_decoder_behind(stopped: Processes) -> None:
     async with pair() as both:
-        await both.stranger.send_unit(1, turn(message(film(short()))))
-        await until(lambda: stopped)
+        await both.hang(stopped)
     await until(lambda: stopped[0].returncode is not None)

@@ -19,7 +19,6 @@ from inference_service.engine.batch.sampler import (
     choose_in_numpy,
     choose_together,
     goes_by_rows,
-    penalise,
     ranked,
 )
 from inference_service.interface.setups import KEEP_ALL, Sampling
@@ -87,42 +86,11 @@ def test_ranked_scores_put_nan_first_and_then_likeliest(width: int) -> None:
     assert [len(set(ids)) for ids in found.ids.tolist()] == [width] * 4
 
 
-def test_repetition_lowers_positive_and_negative_scores_once() -> None:
-    scores = torch.tensor([[2.0, -2.0, 0.0, 1.0]])
-    penalise(scores, torch.tensor([[0, 1, 2, 0]]), torch.tensor([[2.0]]))
-    assert scores.tolist() == [[1.0, -4.0, 0.0, 1.0]]
-
-
 def test_all_may_be_drawn_or_few_of_them() -> None:
     hot = Sampling(temperature=2.0, top_p=1.0)
     assert drawn(hot) == {0, 1, 2, 3}
     assert drawn(replace(hot, top_k=2)) == {1, 2}
     assert drawn(replace(hot, top_p=0.1)) == {1}
-
-
-def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
-    scores = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-
-    def kept(top_p: float) -> int:
-        draw = drawn_by(Sampling(temperature=1.0, top_p=top_p), Noise(0))
-        return int((probabilities(scores, draw) > 0).sum())
-
-    assert [kept(top_p) for top_p in (0.4, 0.7, 0.9, 1.0)] == [1, 2, 3, 4]
-
-
-def test_forbidden_ids_are_never_chosen() -> None:
-    for sampling in (GREEDY, Sampling(temperature=2.0, top_p=1.0)):
-        draws = [drawn_by(sampling, Noise(seed), forbidden=torch.tensor([1])) for seed in range(50)]
-        assert 1 not in choose_by_rows(SCORES.repeat(50, 1), draws)
-
-
-@each_way
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_scores_that_are_no_numbers_give_none(bad: float, way: Way) -> None:
-    for sampling in (GREEDY, Sampling()):
-        for first in (None, 0):
-            draw = replace(drawn_by(sampling, Noise(0)), first=first)
-            assert chosen(torch.tensor([1.0, bad]), draw, way) is None
 
 
 @each_way
@@ -325,16 +293,6 @@ def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5 + 8
 
 
-@each_way
-def test_first_tested_token_is_drawn_with_model_probability(way: Way) -> None:
-    scores = torch.tensor([2.0, 1.0, 0.0])
-    draws = [
-        Draw(0.1, 1, 1.0, Noise(seed).ahead(2), first=1, forbidden=torch.tensor([1])) for seed in range(4000)
-    ]
-    found = way(scores.repeat(4000, 1), draws).count(1) / 4000
-    assert abs(found - float(scores.softmax(0)[1])) < 0.03
-
-
 def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:
     rng = np.random.default_rng(seed)
     draws = [
@@ -351,17 +309,6 @@ def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:
         for _ in range(count)
     ]
     return torch.from_numpy(rng.standard_normal((count, size)).astype(np.float32) * 3), draws
-
-
-@each_way
-@pytest.mark.parametrize("size", [50, 500, 5000])
-def test_a_token_is_the_same_alone_and_in_any_crowd(size: int, way: Way) -> None:
-    scores, draws = crowd(size, 40, size)
-    alone = [chosen(row, draw, way) for row, draw in zip(scores, draws, strict=True)]
-    order = np.random.default_rng(0)
-    for _ in range(10):
-        rows = order.permutation(40)[: order.integers(1, 41)].tolist()
-        assert way(scores[rows].clone(), [draws[row] for row in rows]) == [alone[row] for row in rows]
 
 
 @each_way

@@ -169,18 +169,6 @@ def test_poisoned_unit_ends_alone() -> None:
     assert run(by, job(sick.state, 3, seed=1)) == sound.codes
 
 
-def test_code_said_again_and_again_becomes_less_likely() -> None:
-    plain, penalised = (speaker(Patient, repetition_penalty=penalty) for penalty in (1.0, 1.05))
-
-    def repeats(by: Speaker) -> int:
-        one = job(state(), 3)
-        one.temperature = 0.0
-        said = run(by, one)
-        return len(said) - len(set(said))
-
-    assert repeats(penalised) < repeats(plain)
-
-
 def turn(by: Speaker, slot: int, temperature: float = 0.8) -> list[list[int]]:
     """The units of a turn that may end early in its first and last one."""
     voice, said = state(slot, seed=slot), []
@@ -285,19 +273,6 @@ def test_codes_of_all_rows_are_what_each_draws_by_itself(
     window = config.repetition_window
     for one, row, (code,) in zip(jobs, scores, draws.said(), strict=True):
         assert code == plainly(row.tolist(), one.codes[-window:], one.noise.ahead(1)[0], top_k, penalty)
-
-
-def test_codes_are_drawn_as_often_as_they_are_likely() -> None:
-    by, count = speaker(top_k=6, repetition_penalty=1.0), 4000
-    scores = torch.randn(tiny.CODES + 1, generator=torch.Generator().manual_seed(1)) * 2
-    jobs = [job(state(seed=seed), 2, may_be_short=True) for seed in range(count)]
-    draws = CodeDraws(by.head.config, jobs, 1, scores.device)
-    draws.say(scores.repeat(count, 1))
-    values, ids = scores.topk(6)
-    found = Counter(code for (code,) in draws.said())
-    expected = dict(zip(ids.tolist(), ((values / 0.8).softmax(0) * count).tolist(), strict=True))
-    assert set(found) <= set(expected)
-    assert sum((found[code] - often) ** 2 / often for code, often in expected.items()) < 26  # 1 in 10,000
 
 
 @pytest.fixture(params=["gathered", "flex"])

@@ -12,7 +12,7 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
-from inference_service.interface.engine import CallDelta, Event, Piece, Prefilled
+from inference_service.interface.engine import CallDelta, Event, Piece
 from inference_service.interface.setups import (
     NO_TOOLS,
     ChatMessage,
@@ -41,10 +41,6 @@ def required(*tools: Tool, named: str = "", are_parallel: bool = False) -> Tools
 
 class Answered(Said):
     """The events of one turn."""
-
-    @property
-    def prefilled(self) -> Prefilled:
-        return self.one(Prefilled)
 
     @property
     def pieces(self) -> list[Piece]:

@@ -33,6 +33,7 @@ from inference_service.interface.setups import (
     WindowMode,
 )
 from inference_service.session.base.session import QueuedUnit, Session, Stage
+from tests.inference_service.engine.support.talk import Said
 from tests.support.drawing import jpeg
 
 Sound = NDArray[np.float32]
@@ -121,8 +122,7 @@ class Guest:
 
     @property
     def sound(self) -> Sound:
-        audio = [e.audio for e in self.told if isinstance(e, Piece) and e.audio is not None]
-        return np.concatenate(audio) if audio else np.zeros(0, np.float32)
+        return Said(self.told).sound
 
 
 def conversing(rng: random.Random, info: ModelInfo) -> Guest:

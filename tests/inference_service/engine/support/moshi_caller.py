@@ -3,14 +3,13 @@
 import time
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from inference_service.engine.tick import Tick
 from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
 from inference_service.families.moshi.session import FrameSession
-from inference_service.interface.engine import Done, End, Event, Piece
+from inference_service.interface.engine import Done, End, Event
 from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
@@ -20,6 +19,7 @@ from inference_service.interface.setups import (
     VoiceReference,
 )
 from inference_service.session.base.session import QueuedUnit
+from tests.inference_service.engine.support.talk import Said
 
 SAMPLES = 1920
 GREEDY = replace(SETTINGS, greedy=True)
@@ -84,12 +84,11 @@ class Caller:
 
     @property
     def text(self) -> str:
-        return "".join(event.text for event in self.told if isinstance(event, Piece))
+        return Said(self.told).text
 
     @property
     def audio(self) -> Tensor:
-        pieces = [it.audio for it in self.told if isinstance(it, Piece) and it.audio is not None]
-        return torch.from_numpy(np.concatenate(pieces)) if pieces else torch.zeros(0)
+        return torch.from_numpy(Said(self.told).sound)
 
     def leave(self) -> None:
         self.session.leave()

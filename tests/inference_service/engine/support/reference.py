@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.tick import Tick
 from inference_service.families import minicpmo
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import Event, Piece, Ready
+from inference_service.interface.engine import Ready
 from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
@@ -38,8 +38,7 @@ from inference_service.session.base.session import QueuedUnit, Stage
 from inference_service.session.kinds.components import DuplexComponents, Pcm, SpeechCodes, SpeechComponents
 from inference_service.session.kinds.duplex import DuplexRun, DuplexSession
 from tests.inference_service.engine.support import golden
-
-E = TypeVar("E", bound=Event)
+from tests.inference_service.engine.support.talk import Said
 
 SECOND = 16_000
 PROMPT = "Streaming Omni Conversation."
@@ -169,10 +168,9 @@ class Observed:
 
 
 @dataclass
-class Spoken:
+class Spoken(Said):
     """The outcome of a unit."""
 
-    events: list[Event] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     """The scores of each decision; for a forced listen, those after its input."""
     decided: list[int] = field(default_factory=list)
@@ -181,15 +179,6 @@ class Spoken:
     pending_tokens: list[int] = field(default_factory=list)
     turn_open: bool = False
     memory: list[int] = field(default_factory=list)
-
-    def one(self, kind: type[E]) -> E:
-        """The only event of a kind."""
-        (event,) = [event for event in self.events if isinstance(event, kind)]
-        return event
-
-    @property
-    def text(self) -> str:
-        return "".join(event.text for event in self.events if isinstance(event, Piece))
 
     @property
     def job(self) -> SpeechJob | None:

@@ -14,7 +14,7 @@ from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
-from inference_service.interface.engine import Event, Failure, Prefilled
+from inference_service.interface.engine import Event, Failure
 from inference_service.interface.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from inference_service.session.kinds.tokens import TokensSession
@@ -59,14 +59,6 @@ def most(count: int) -> UnitOverrides:
 
 class Chunked(Said):
     """The events of one unit."""
-
-    @property
-    def prefilled(self) -> Prefilled:
-        return self.one(Prefilled)
-
-    @property
-    def ids(self) -> list[int]:
-        return list(self.token_ids)
 
 
 class Player:

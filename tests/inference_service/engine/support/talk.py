@@ -4,7 +4,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
@@ -15,7 +17,7 @@ from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.families.antiphon_mini import MiniSenses
-from inference_service.interface.engine import Done, Event, Failure, Finalized, Piece
+from inference_service.interface.engine import Done, Event, Failure, Finalized, Piece, Prefilled
 from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
@@ -59,6 +61,10 @@ class Said:
         return event
 
     @property
+    def prefilled(self) -> Prefilled:
+        return self.one(Prefilled)
+
+    @property
     def done(self) -> Done:
         return self.one(Done)
 
@@ -71,13 +77,21 @@ class Said:
         return "".join(event.text for event in self.events if isinstance(event, Piece))
 
     @property
+    def ids(self) -> list[int]:
+        return [token for event in self.events if isinstance(event, Piece) for token in event.token_ids]
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
-        return sum((event.token_ids for event in self.events if isinstance(event, Piece)), ())
+        return (*self.ids,)
+
+    @property
+    def sound(self) -> NDArray[np.float32]:
+        audio = [e.audio for e in self.events if isinstance(e, Piece) and e.audio is not None]
+        return np.concatenate(audio) if audio else np.zeros(0, np.float32)
 
     @property
     def samples(self) -> int:
-        audio = [event.audio for event in self.events if isinstance(event, Piece)]
-        return sum(len(sound) for sound in audio if sound is not None)
+        return len(self.sound)
 
 
 class Talk:

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
-from inference_service.interface.engine import Done, End, Event, Piece, Rewound
+from inference_service.interface.engine import Done, End, Event, Rewound
 from inference_service.interface.setups import DuplexSetup, StandaloneText, UnitInput, UnitOverrides, Window
 from inference_service.session.base.session import QueuedUnit, Stage
 from tests.inference_service.engine.support.guests import Sound
+from tests.inference_service.engine.support.talk import Said
 from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound
 from tests.support.drawing import jpeg
@@ -97,12 +98,14 @@ class Talker:
 
     def said(self, unit: int) -> str:
         """In words."""
-        return "".join(event.text for event in self.told if isinstance(event, Piece) and event.unit == unit)
+        return self._of(unit).text
 
     def samples(self, unit: int) -> int:
         """Of what it said in a unit."""
-        pieces = [event for event in self.told if isinstance(event, Piece) and event.unit == unit]
-        return sum(len(piece.audio) for piece in pieces if piece.audio is not None)
+        return self._of(unit).samples
+
+    def _of(self, unit: int) -> Said:
+        return Said([event for event in self.told if getattr(event, "unit", None) == unit])
 
     def after(self, seed: int = 77) -> Tensor:
         """Hidden state [hidden] behind one more second: what the next decision is made from."""

@@ -22,13 +22,11 @@ from inference_service.families import table
 from inference_service.interface.engine import (
     Closed,
     Deliver,
-    Done,
     Engine,
     EngineInfo,
     Event,
     Finalized,
     OnFatal,
-    Piece,
 )
 from inference_service.interface.setups import (
     NO_OVERRIDES,
@@ -45,15 +43,19 @@ from inference_service.interface.setups import (
 )
 from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny_causal
+from tests.inference_service.engine.support.talk import Said
 from tests.inference_service.engine_vllm.support.plain_ear import PlainEar
 from tests.inference_service.engine_vllm.support.plain_generator import PlainGenerator
+from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 
 LIMIT = 95
 """Tokens of a context."""
 SLOTS = 3
-NAMES = ("antiphon", "plain", "vllm")
-"""Ours, the vLLM engine over a model of transformers, and over vLLM itself."""
+PLAIN_AND_VLLM = ("plain", pytest.param("vllm", marks=long))
+"""The vLLM engine over a model of transformers, and over vLLM itself."""
+ALL = ("antiphon", *PLAIN_AND_VLLM)
+"""Ours too."""
 MISSING = "vLLM is not installed here: make vllm"
 HAS_VLLM = find_spec("vllm") is not None
 GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0, ignore_eos=True)
@@ -117,6 +119,10 @@ class Talker:
     def turn(self, text: str, **settings: Any) -> "Unit":
         """Say something, and wait for all that comes of it."""
         number = self.send(turn(text), UnitOverrides(**settings))
+        return self.finish(number)
+
+    def finish(self, number: int) -> "Unit":
+        """Order a unit to be closed, and wait for all that comes of it."""
         self.session.finalize(number)
         return self.over(number)
 
@@ -137,29 +143,12 @@ def turn(text: str, **settings: Any) -> TurnInput:
     return TurnInput((ChatMessage("user", (text,)),), **settings)
 
 
-@dataclass
-class Unit:
+class Unit(Said):
     """The events of one unit."""
 
-    events: list[Event]
-
-    @property
-    def ids(self) -> list[int]:
-        return [token for event in self.events if isinstance(event, Piece) for token in event.token_ids]
-
-    @property
-    def text(self) -> str:
-        return "".join(event.text for event in self.events if isinstance(event, Piece))
-
     def one(self, kind: type[Any]) -> Any:
-        """The only event of a kind."""
-        (event,) = [event for event in self.events if isinstance(event, kind)]
-        return event
-
-    @property
-    def done(self) -> Done:
-        done: Done = self.one(Done)
-        return done
+        """The only event of a kind, whose optional fields are taken as set."""
+        return super().one(kind)
 
 
 @dataclass
@@ -218,13 +207,15 @@ def start(name: str, folder: Path, limit: int = LIMIT, tensor_parallel_size: int
 
 
 @contextmanager
-def serving(name: str, folder: Path, limit: int = LIMIT) -> Iterator[Rig]:
+def serving(name: str, folder: Path, limit: int = LIMIT, tensor_parallel_size: int = 1) -> Iterator[Rig]:
     """Serve a folder, and stop without a fatal error; skips the test where the engine is not installed."""
-    if not is_here(name):
+    if name == "vllm" and not HAS_VLLM:
         pytest.skip(MISSING)
-    rig = start(name, folder, limit)
-    yield rig
-    rig.engine.stop()
+    rig = start(name, folder, limit, tensor_parallel_size)
+    try:
+        yield rig
+    finally:
+        rig.engine.stop()
     assert rig.fatal.empty()
 
 
@@ -249,8 +240,3 @@ def limit_cache(monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
         "engine_arguments",
         lambda *given, **named: {**arguments(*given, **named), "num_gpu_blocks_override": blocks},
     )
-
-
-def is_here(name: str) -> bool:
-    """Whether an engine can be started."""
-    return name != "vllm" or HAS_VLLM

@@ -73,6 +73,16 @@ def gate() -> Iterator[Gate]:
     gate.opened.set()
 
 
+@pytest.fixture
+def held(slots: Slots, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A session whose grammar is at work until the gate opens."""
+    client = chat(slots)
+    monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
+    ask(client, 1, required(TIME))
+    assert gate.reached.wait(PATIENCE_S)
+    return client
+
+
 def chat(slots: Slots, seed: int = 1) -> Client:
     return slots.open(ChatSetup(WARM, seed))
 
@@ -106,29 +116,20 @@ def test_a_grammar_that_takes_for_ever_to_compile_holds_up_no_answer(
     assert answer(attacker, 1) == ("", "{}", End.TURN)
 
 
-def test_grammar_with_endless_steps_delays_no_other_turn(
-    slots: Slots, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grammar_with_endless_steps_delays_no_other_turn(slots: Slots, gate: Gate, held: Client) -> None:
     """The attack: a schema that blows up token by token."""
-    attacker, neighbour = chat(slots), chat(slots, seed=2)
-    monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
-    ask(attacker, 1, required(TIME))
-    assert gate.reached.wait(PATIENCE_S)
+    neighbour = chat(slots, seed=2)
     for unit in (1, 2):
         ask(neighbour, unit)
         assert answer(neighbour, unit)[2] is End.TURN
     gate.opened.set()
-    assert answer(attacker, 1) == ("", "{}", End.TURN)
+    assert answer(held, 1) == ("", "{}", End.TURN)
 
 
 def test_a_session_may_end_while_its_grammar_is_at_work(
-    slots: Slots, gate: Gate, runtime: CausalRuntime, monkeypatch: pytest.MonkeyPatch
+    slots: Slots, gate: Gate, held: Client, runtime: CausalRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaving = chat(slots)
-    monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
-    ask(leaving, 1, required(TIME))
-    assert gate.reached.wait(PATIENCE_S)
-    leaving.close()
+    held.close()
     assert is_clean(runtime.language.cache)
     gate.opened.set()
     monkeypatch.undo()
@@ -137,18 +138,12 @@ def test_a_session_may_end_while_its_grammar_is_at_work(
     assert answer(coming, 1) == ("", "{}", End.TURN)
 
 
-def test_a_cancelled_turn_ends_as_soon_as_its_grammar_has_answered(
-    slots: Slots, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = chat(slots)
-    monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
-    ask(client, 1, required(TIME))
-    assert gate.reached.wait(PATIENCE_S)
-    client.session.cancel(1)
+def test_a_cancelled_turn_ends_as_soon_as_its_grammar_has_answered(gate: Gate, held: Client) -> None:
+    held.session.cancel(1)
     gate.opened.set()
-    assert answer(client, 1)[2] is End.CANCELLED
-    ask(client, 2, required(TIME))
-    assert answer(client, 2) == ("", "{}", End.TURN)
+    assert answer(held, 1)[2] is End.CANCELLED
+    ask(held, 2, required(TIME))
+    assert answer(held, 2) == ("", "{}", End.TURN)
 
 
 def test_a_grammar_that_fails_ends_its_session_alone(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:

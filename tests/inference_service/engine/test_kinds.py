@@ -36,12 +36,6 @@ def opened(runtime: DuplexRuntime) -> list[Session[Any]]:
     return [runtime.open("one", slot, setup, lambda event: None) for slot, setup in enumerate(SETUPS)]
 
 
-def test_each_setup_has_a_kind_of_its_own(runtime: DuplexRuntime) -> None:
-    sessions = opened(runtime)
-    assert [session.kind for session in sessions] == [runtime.kinds[type(setup)] for setup in SETUPS]
-    assert len({type(session) for session in sessions}) == len(SETUPS)
-
-
 def test_a_kind_hears_its_own_sessions_together_and_no_others(
     runtime: DuplexRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,11 +69,6 @@ def test_panels_of_impossible_shapes_are_refused(weight: Tensor, bias: Tensor | 
         Panels(weight, bias)
 
 
-def test_panels_rows_without_dimensions_are_refused() -> None:
-    with pytest.raises(ValueError, match="A layer takes"):
-        Panels(torch.zeros(70, 24), None).product(torch.zeros(()))
-
-
 @pytest.mark.parametrize(
     "numbers",
     [

@@ -70,16 +70,6 @@ def test_no_rows_give_none_and_a_weight_may_lie_anyhow() -> None:
     close(Panels(weight, None).product(rows(3, 24)), exact(rows(3, 24), weight, None), 24)
 
 
-def test_leading_dimensions_and_strides_are_those_of_a_plain_layer() -> None:
-    weight, bias = layer(70, 24)
-    product = Panels(weight, bias)
-    for x in (rows(24), rows(3, 5, 24), rows(24, 9).t(), rows(7, 48)[:, ::2], rows(24, 3)[:, :1].t()):
-        found = product.product(x)
-        assert found.shape == (*x.shape[:-1], 70)
-        assert found.is_contiguous()
-        close(found, exact(x, weight, bias), 24)
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_rows_that_are_no_numbers_spoil_no_others(bad: float) -> None:
     """Nor outputs beyond the last: those that fill up a panel are nobody's."""
@@ -128,7 +118,9 @@ def test_nothing_beside_rows_and_outputs_is_read_or_written() -> None:
         close(y[32:-32].view(count, width), exact(x[32:-32].view(count, depth), weight, bias), depth)
 
 
-@pytest.mark.parametrize("x", [rows(3, 23), rows(3, 24).double(), rows(3, 24).bfloat16(), rows(24, 1)])
+@pytest.mark.parametrize(
+    "x", [rows(3, 23), rows(3, 24).double(), rows(3, 24).bfloat16(), rows(24, 1), rows()]
+)
 def test_rows_of_another_sort_are_refused(x: Tensor) -> None:
     with pytest.raises(ValueError, match=r"takes \[\.\.\., 24\] in float32 on the CPU"):
         Panels(*layer(70, 24)).product(x)

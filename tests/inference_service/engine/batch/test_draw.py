@@ -137,13 +137,6 @@ def test_listening_is_sure_among_the_best_k(rank: int, listens: bool, greedy: bo
     assert (decided == {SPECIAL.listen}) is listens
 
 
-def test_same_seed_gives_the_same_tokens() -> None:
-    first, second, other = sampler(3), sampler(3), sampler(4)
-    settings = DuplexSettings(temperature=1.0, top_k=100, top_p=1.0)
-    tokens = [[decide(s, random_scores(i), settings) for i in range(30)] for s in (first, second, other)]
-    assert tokens[0] == tokens[1] != tokens[2]
-
-
 def test_noise_of_one_unit_leaves_the_sessions_alone() -> None:
     settings = with_(PLAIN, temperature=1.0, top_k=100, top_p=1.0)
     disturbed, plain = sampler(3), sampler(3)

@@ -1,6 +1,5 @@
 """The draws of many sessions in one pass: what each would draw by itself, rule by rule."""
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from inference_service.engine.batch.sampler import (
 )
 from inference_service.interface.setups import KEEP_ALL, Sampling
 from inference_service.kernels.selection import usable
-from tests.inference_service.engine.support.decisions import Way, chosen, probabilities
+from tests.inference_service.engine.support.decisions import Way, chosen
 from tests.support.long import examples
 
 WAYS = (choose_by_rows, choose_in_numpy, choose_together)
@@ -263,34 +262,6 @@ def test_of_equal_scores_the_lower_ids_come_first_however_many_there_are(
     token = chosen(torch.zeros(size), draw, way)
     assert token is not None
     assert abs(token - int(uniform * top_p * min(top_k, size))) <= 1
-
-
-def frequencies(scores: Tensor, sampling: Sampling, count: int, way: Way) -> Tensor:
-    """How often each id is drawn by so many sessions."""
-    draws = [drawn_by(sampling, Noise(seed)) for seed in range(count)]
-    counts = Counter(way(scores.repeat(count, 1), draws))
-    return torch.tensor([float(counts[token]) for token in range(len(scores))])
-
-
-@each_way
-@pytest.mark.parametrize("size", [30, 2000])
-@pytest.mark.parametrize(
-    "sampling",
-    [Sampling(temperature=1.0, top_p=1.0), Sampling(temperature=0.7), Sampling(temperature=1.5, top_k=9)],
-)
-def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling, way: Way) -> None:
-    scores = torch.randn(size, generator=torch.Generator().manual_seed(1)) * 2
-    count = 4000
-    expected = probabilities(scores, drawn_by(sampling, Noise(0))) * count
-    found = frequencies(scores, sampling, count, way)
-    assert not found[expected == 0].any()
-    often = expected >= 5
-    cells = [(float(f), float(e)) for f, e in zip(found[often], expected[often], strict=True)]
-    rest = (float(found[~often].sum()), float(expected[~often].sum()))
-    cells += [rest] if rest[1] >= 5 else []
-    freedom = len(cells) - 1
-    chi_square = sum((f - e) ** 2 / e for f, e in cells)
-    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5 + 8
 
 
 def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:

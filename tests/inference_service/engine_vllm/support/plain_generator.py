@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -22,30 +23,42 @@ from inference_service.models.chat_template import Media
 from tests.inference_service.engine_vllm.support.tiny_media import PICTURE_TOKENS
 
 
-class PlainGenerator:
-    """Implements `Generator` for greedy requests, and for others by torch's own draws."""
+class Plain:
+    """What each generator over transformers has of a `Generator`; it computes one request after another."""
 
     device = "cpu"
     tensor_parallel_size = pipeline_parallel_size = 1
     load = Load(0, 64, 16, 0)
     whole_contexts = 10
+    media: frozenset[Media] = frozenset()
+    most_embeddings = 0
+
+    def __init__(self, model: Any, context_limit: int) -> None:
+        self._model = model.eval()
+        self.vocabulary: int = model.config.get_text_config().vocab_size
+        self.context_limit = context_limit
+        self.is_dead = False
+        self.on_step: OnStep = lambda requests, tokens: None
+        self.open = 0
+        """Requests or utterances that have not ended."""
+        self.requests: list[Request] = []
+
+    def stop(self) -> None:
+        """Nothing runs beside the loop."""
+
+
+class PlainGenerator(Plain):
+    """Generates greedily, and for other requests by torch's own draws."""
 
     def __init__(self, folder: Path, context_limit: int) -> None:
         sees = (folder / "processor_config.json").exists()
         kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-        self._model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+        super().__init__(kind.from_pretrained(folder, dtype=torch.float32), context_limit)
         self._processor = AutoProcessor.from_pretrained(folder) if sees else None
         self.media = frozenset({Media.PICTURE} if sees else ())
         self.most_embeddings = 4 * PICTURE_TOKENS
         self.names: list[str] = []
         """Names of all media that were prepared."""
-        self.vocabulary: int = self._model.config.get_text_config().vocab_size
-        self.context_limit = context_limit
-        self.is_dead = False
-        self.on_step: OnStep = lambda requests, tokens: None
-        self.open = 0
-        """Requests that have not ended."""
-        self.requests: list[Request] = []
 
     def placeholder(self, kind: Media, number: int) -> str:
         return "<image>"
@@ -84,9 +97,6 @@ class PlainGenerator:
         finally:
             self.open -= 1
 
-    def listen(self, steps: AsyncGenerator[Request, None]) -> AsyncGenerator[Sampled, None]:
-        raise NotImplementedError
-
     @torch.inference_mode()
     def _next(
         self, ids: list[int], pixels: torch.Tensor | None, temperature: float, drawn: torch.Generator
@@ -96,6 +106,3 @@ class PlainGenerator:
         if temperature == 0:
             return int(scores.argmax())
         return int(torch.multinomial((scores / temperature).softmax(-1), 1, generator=drawn))
-
-    def stop(self) -> None:
-        """Nothing runs beside the loop."""

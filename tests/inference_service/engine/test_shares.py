@@ -226,34 +226,25 @@ def test_a_speaking_unit_meets_its_deadline_behind_eight_prompts_and_says_the_sa
     assert any(not stage.has(chat.id, Prefilled) for chat in chats), "there was nothing to wait for"
 
 
-def test_while_units_wait_the_others_get_an_eighth_of_the_time_and_no_less(stage: Play) -> None:
+def test_while_units_wait_the_others_get_an_eighth_of_the_time_and_ticks_report_it(stage: Play) -> None:
     talk = stage.talk()
+    stage.ticks.clear()
+    speak(stage, talk, 1)
+    assert sum(tick.rest_s for tick in stage.ticks) == 0
+    assert sum(tick.speaking for tick in stage.ticks) == sum(len(spent.speaking) for spent in stage.spent)
     chats = {chat.slot for chat in crowd(stage)}
-    begin = len(stage.spent)
-    for number in range(1, 9):
+    begin, first = len(stage.spent), len(stage.ticks)
+    for number in range(2, 10):
         speak(stage, talk, number)
+
     busy = [spent for spent in stage.spent[begin:] if talk.slot in spent.waiting]
     granted = [sum(rows for slot, rows in spent.rows.items() if slot in chats) for spent in busy]
     assert max(granted) == LEAST_SHARE
     theirs = sum(rows * ROW_S for rows in granted)
     assert 0.06 <= theirs / (busy[-1].ended - busy[0].began) <= 0.15
-
-
-def test_tick_reports_time_without_deadline_and_speaking_sessions(stage: Play) -> None:
-    talk = stage.talk()
-    stage.ticks.clear()
-    speak(stage, talk, 1)
-    alone, spoken = list(stage.ticks), list(stage.spent)
-    crowd(stage)
-    begin = len(stage.ticks)
-    for number in range(2, 8):
-        speak(stage, talk, number)
-
-    assert sum(tick.rest_s for tick in alone) == 0
-    assert sum(tick.speaking for tick in alone) == sum(len(one.speaking) for one in spoken)
-    beside = stage.ticks[begin:]
-    theirs = sum(tick.rest_s for tick in beside) / sum(tick.ended - tick.started for tick in beside)
-    assert 0.04 <= theirs <= 0.3
+    beside = stage.ticks[first:]
+    reported = sum(tick.rest_s for tick in beside) / sum(tick.ended - tick.started for tick in beside)
+    assert 0.04 <= reported <= 0.3
 
 
 @pytest.mark.parametrize("passed", [0.0, UNIT_S / 2], ids=["they have time", "they are short of it"])

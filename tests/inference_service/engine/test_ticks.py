@@ -81,21 +81,25 @@ def test_a_tick_counts_sessions_and_rows(watched: Watched) -> None:
     assert sum(tick.tokens for tick in watched.ticks) == occupancy.kv_tokens - pending
 
 
-def test_orders_that_come_while_a_unit_is_heard_are_followed_in_its_tick(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, think = watched.open(), DuplexRuntime.think
+def ordered_while_heard(client: Client, force_listen: bool = False) -> None:
+    """Run a unit whose orders come while it is heard."""
+    think = DuplexRuntime.think
     client.until(Ready)
 
     def overtaken(runtime: DuplexRuntime, *given: Any) -> Any:
-        client.session.generate(1, True, UnitOverrides())
+        patch.undo()
+        client.session.generate(1, force_listen, UnitOverrides())
         client.session.finalize(1)
         return think(runtime, *given)
 
-    monkeypatch.setattr(DuplexRuntime, "think", overtaken)
-    client.session.prefill(1, UnitInput(sound(1)))
-    client.until(Finalized)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DuplexRuntime, "think", overtaken)
+        client.session.prefill(1, UnitInput(sound(1)))
+        client.until(Finalized)
 
+
+def test_orders_that_come_while_a_unit_is_heard_are_followed_in_its_tick(watched: Watched) -> None:
+    ordered_while_heard(watched.open(), force_listen=True)
     assert [type(event) for event in watched.batches[-1]] == [Prefilled, Done, Finalized]
 
 
@@ -118,19 +122,7 @@ def test_prefilled_event_is_sent_with_text_or_after_short_delay(
 ) -> None:
     """A caller that awaits text is woken once for both events; slow text delays no prefilled event."""
     monkeypatch.setattr(session_module, "HELD_BACK_S", at_most)
-    client, think = watched.open(force_listen_count=0), DuplexRuntime.think
-    client.until(Ready)
-
-    def asked(runtime: DuplexRuntime, *given: Any) -> Any:
-        monkeypatch.setattr(DuplexRuntime, "think", think)
-        client.session.generate(1, False, UnitOverrides())
-        client.session.finalize(1)
-        return think(runtime, *given)
-
-    monkeypatch.setattr(DuplexRuntime, "think", asked)
-    client.session.prefill(1, UnitInput(sound(1)))
-    client.until(Finalized)
-
+    ordered_while_heard(watched.open(force_listen_count=0))
     [batch] = [batch for batch in watched.batches if any(isinstance(event, Prefilled) for event in batch)]
     assert [type(event) for event in batch] == together
 

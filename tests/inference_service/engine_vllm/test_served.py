@@ -37,26 +37,16 @@ UNITS = 40
 GREEDY = common.SamplingParams(temperature=0.0, ignore_eos=True, max_new_tokens=4)
 
 
-class Served:
-    """A worker over a generator that the test holds."""
-
-    def __init__(self, folder: Path, running: RunningWorker, generator: Any) -> None:
-        self.folder = folder
-        self.running = running
-        self.generator = generator
-        self.address = running.address
-
-
 @asynccontextmanager
-async def served(folder: Path, **options: Any) -> AsyncIterator[Served]:
-    made: list[Any] = []
+async def served(folder: Path) -> AsyncIterator[tuple[RunningWorker, Any]]:
+    """A worker, and the generator that computes for it."""
+    generator = plain_generator(folder)
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> VllmEngine:
-        made.append(plain_generator(folder))
-        return assemble(folder, made[0], deliver, on_fatal)
+        return assemble(folder, generator, deliver, on_fatal)
 
-    async with running_worker(load, slots=SLOTS, **options) as running:
-        yield Served(folder, running, made[0])
+    async with running_worker(load, slots=SLOTS) as running:
+        yield running, generator
 
 
 async def stream(channel: grpc.aio.Channel, **sampling: Any) -> Caller:
@@ -83,7 +73,7 @@ def ask(address: str, **fields: Any) -> dict[str, Any]:
 
 
 async def test_stream_over_grpc_says_what_generate_says(folder: Path, greedy: Any) -> None:
-    async with served(folder) as worker, channel_to(worker.address) as channel:
+    async with served(folder) as (worker, _), channel_to(worker.address) as channel:
         info = await get_info(worker.address)
         assert (info.engine.name, info.context_limit) == ("vllm", LIMIT)
         assert {*info.modes} == {pb.SESSION_MODE_CHAT, pb.SESSION_MODE_TOKENS}
@@ -127,11 +117,11 @@ async def check_unread_answers_are_bounded(
 
 
 async def test_caller_that_does_not_read_costs_a_bounded_amount(folder: Path, greedy: Any) -> None:
-    async with served(folder) as worker, channel_to(worker.address) as channel:
+    async with served(folder) as (worker, generator), channel_to(worker.address) as channel:
         slow, other = await stream(channel), await stream(channel)
 
         def begun() -> int:
-            return sum(it.ids == (5,) for it in worker.generator.requests)
+            return sum(it.ids == (5,) for it in generator.requests)
 
         async def neighbour(unit: int) -> None:
             chunk = pb.StreamInput(token_ids=pb.TokenIds(ids=[5, 17]), begin_utterance=True)
@@ -141,13 +131,13 @@ async def test_caller_that_does_not_read_costs_a_bounded_amount(folder: Path, gr
         await check_unread_answers_are_bounded(slow, chunk, begun, neighbour)
         await other.half_close(*Stream)
         await until_free(worker.address, SLOTS)
-        assert worker.generator.open == 0
+        assert generator.open == 0
 
 
 async def test_transcriber_that_does_not_read_costs_a_bounded_amount(tmp_path: Path) -> None:
     folder = tiny_realtime.save(tmp_path / "hearing")
     expected = written(folder, SOUND)
-    async with served(folder) as worker, channel_to(worker.address) as channel:
+    async with served(folder) as (worker, generator), channel_to(worker.address) as channel:
         slow, other = [await Caller(channel).open() for _ in range(2)]
         for caller in (slow, other):
             await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
@@ -155,7 +145,7 @@ async def test_transcriber_that_does_not_read_costs_a_bounded_amount(tmp_path: P
 
         def begun() -> int:
             """Return how many utterances of the slow caller the model has begun to hear."""
-            return sum(len(it.ids) > 1 for it in worker.generator.requests) - of_the_neighbour
+            return sum(len(it.ids) > 1 for it in generator.requests) - of_the_neighbour
 
         async def neighbour(unit: int) -> None:
             nonlocal of_the_neighbour
@@ -166,40 +156,40 @@ async def test_transcriber_that_does_not_read_costs_a_bounded_amount(tmp_path: P
         await check_unread_answers_are_bounded(slow, speech(SOUND[:1600], ends=True), begun, neighbour)
         await other.half_close(*Stream)
         await until_free(worker.address, SLOTS)
-        assert worker.generator.open == 0
+        assert generator.open == 0
 
 
 async def test_dead_engine_ends_sessions_and_the_worker(folder: Path) -> None:
-    async with served(folder) as worker, channel_to(worker.address) as channel:
+    async with served(folder) as (worker, generator), channel_to(worker.address) as channel:
         caller = await stream(channel)
-        worker.generator.is_dead = True
+        generator.is_dead = True
         assert (await caller.end()).reason == Reason.ENGINE_FATAL
-        assert await soon(asyncio.shield(worker.running.run)) == 3
+        assert await soon(asyncio.shield(worker.run)) == 3
 
 
 async def test_chat_completion_through_the_adapter(folder: Path) -> None:
-    async with served(folder) as worker, running_adapter(worker.address) as stage:
+    async with served(folder) as (worker, generator), running_adapter(worker.address) as stage:
         answer = await asyncio.to_thread(ask, stage.address, model=folder.name, max_tokens=5)
         again = await asyncio.to_thread(ask, stage.address, model=folder.name, max_tokens=5)
     said = answer["choices"][0]["message"]["content"]
     assert said == again["choices"][0]["message"]["content"]
     assert answer["usage"]["completion_tokens"] == 5
-    assert {it.cache_salt is not None for it in worker.generator.requests} == {True}
+    assert {it.cache_salt is not None for it in generator.requests} == {True}
 
 
 async def test_transcription_through_the_adapter_in_both_protocols(tmp_path: Path) -> None:
     folder = tiny_realtime.save(tmp_path / "hearing")
     expected = written(folder, SOUND)
-    async with served(folder) as worker, running_adapter(worker.address) as stage:
+    async with served(folder) as (worker, generator), running_adapter(worker.address) as stage:
         assert await transcripts(stage.address, [SOUND, SOUND]) == [expected, expected]
         assert await in_openais_events(stage.address, folder.name, SOUND)
         await until_free(worker.address, SLOTS)
-        assert worker.generator.open == 0
+        assert generator.open == 0
 
 
 async def test_caller_that_vanishes_in_the_middle_of_an_utterance_leaves_nothing(tmp_path: Path) -> None:
     folder = tiny_realtime.save(tmp_path / "hearing")
-    async with served(folder) as worker:
+    async with served(folder) as (worker, generator):
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel).open()
             ready = await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
@@ -209,4 +199,4 @@ async def test_caller_that_vanishes_in_the_middle_of_an_utterance_leaves_nothing
             for call in caller.calls.values():
                 call.cancel()
         await until_free(worker.address, SLOTS)
-        assert worker.generator.open == 0
+        assert generator.open == 0

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -27,7 +26,7 @@ from inference_service.interface.setups import (
 from inference_service.rpc.messages import replies
 from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import duplex
-from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, hang, write
+from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, write
 
 CHAT, TOKENS, TRANSCRIBE = pb.SESSION_MODE_CHAT, pb.SESSION_MODE_TOKENS, pb.SESSION_MODE_TRANSCRIBE
 SAMPLED = (CHAT, TOKENS, TRANSCRIBE)
@@ -245,15 +244,6 @@ async def test_a_chunk_that_cannot_be_used_fails_its_unit_alone(
     assert list(engine.session.given) == [2], "the chunk is not appended"
 
 
-@pytest.mark.parametrize("mode", SAMPLED)
-async def test_input_of_another_mode_ends_the_session(session_of: SessionOf, mode: pb.SessionMode) -> None:
-    async with session_of(ScriptedEngine(info=EVERYTHING), mode=mode) as caller:
-        await caller.prefill(1, duplex())
-        ending = await caller.end()
-    assert (ending.code, ending.reason) == (grpc.StatusCode.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID)
-    assert ending.fields == ("payload",)
-
-
 @pytest.mark.parametrize(
     ("run", "field"),
     [
@@ -279,26 +269,6 @@ async def test_settings_and_the_wish_to_keep_a_token_reach_the_engine_once(sessi
     assert engine.session.overrides == {1: UnitOverrides(max_new_tokens=3), 2: UnitOverrides()}
     assert engine.session.kept == {1}
     assert [a.finalize.discarded_tokens for a in (first, second)] == [0, 1]
-
-
-@pytest.mark.parametrize(("mode", "window"), [(CHAT, 2), (TOKENS, 8), (TRANSCRIBE, 8)])
-async def test_streams_have_a_wider_window(served: Served, mode: pb.SessionMode, window: int) -> None:
-    async with served(ScriptedEngine(hang("prefill"), info=EVERYTHING)) as new_caller:
-        caller = await new_caller().open()
-        ready = await caller.configure(mode=mode)
-        assert ready.max_units_in_flight == window
-        content = _content(mode)
-        for unit in range(1, window + 2):
-            await caller.prefill(unit, content)
-        ending = await caller.end()
-    assert (ending.reason, ending.metadata["unit"]) == (Reason.UNIT_WINDOW, str(window + 1))
-
-
-def _content(mode: pb.SessionMode) -> pb.TurnInput | pb.StreamInput:
-    if mode == CHAT:
-        message = pb.ChatMessage(role=pb.ROLE_USER, content=[pb.Content(text="Hi.")])
-        return pb.TurnInput(messages=[message])
-    return pb.StreamInput(end_utterance=True)
 
 
 async def test_asking_ahead_of_the_config_is_bound_by_the_mode_s_window(served: Served) -> None:

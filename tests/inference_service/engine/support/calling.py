@@ -1,7 +1,6 @@
 """Chats with tools over a tiny model, tick by tick on the test's own thread."""
 
 import itertools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from transformers import PreTrainedTokenizerFast
 
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
-from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
 from inference_service.interface.engine import CallDelta, Event, Piece
 from inference_service.interface.setups import (
@@ -24,9 +22,9 @@ from inference_service.interface.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.session.base.session import QueuedUnit, Session
+from inference_service.session.base.session import Session
 from tests.inference_service.engine.support import streaming
-from tests.inference_service.engine.support.talk import Said
+from tests.inference_service.engine.support.talk import Said, write_ahead
 from tests.inference_service.engine.support.tiny_caller import CITY
 
 WARM = Sampling(max_new_tokens=200, temperature=1.0, top_p=1.0)
@@ -140,14 +138,8 @@ class Chat:
         messages = tuple(ChatMessage("user", (it,)) if isinstance(it, str) else it for it in said)
         content = TurnInput(messages, enable_thinking=thinking, speaks=speaks, tools=tools)
         self._turns += 1
-        unit: QueuedUnit[Any]
-        try:
-            prompt = self.session.preprocessor.prepare(content)
-            unit = QueuedUnit(self._turns, prompt, time.monotonic())
-        except UnitRefused as refused:
-            unit = QueuedUnit(self._turns, None, time.monotonic(), refused.failure)
-        unit.overrides, unit.finalize = overrides or UnitOverrides(), True
-        self.session.queue.prefill(unit)
+        orders = {"overrides": overrides or UnitOverrides(), "finalize": True}
+        write_ahead(self.session, self._turns, content, **orders)
         return self._turns
 
     def ask(self, *said: str | ChatMessage, **settings: Any) -> Answered:

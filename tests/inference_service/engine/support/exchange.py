@@ -29,7 +29,7 @@ from inference_service.session.kinds.prompt import ChatPreprocessor, Dialogue, P
 from inference_service.session.kinds.speech_groups import SpeechGroups
 from inference_service.session.kinds.spoken_chat import SpokenChatSession
 from tests.inference_service.engine.support import decisions, tiny
-from tests.inference_service.engine.support.talk import HIDDEN, VOCABULARY, Said, decoder
+from tests.inference_service.engine.support.talk import HIDDEN, Said, Scripted, decoder
 
 SECOND = 16_000
 MARKS = 2
@@ -64,8 +64,8 @@ def clip(seconds: float, seed: int = 0) -> Clip:
     return Clip((noise * 0.1).astype(np.float32))
 
 
-class Exchange:
-    """Plays the part of the tick for one chat session."""
+class Exchange(Scripted):
+    """A chat whose session is ready."""
 
     def __init__(self, *, limit: int = 512, sampling: Sampling = GREEDY) -> None:
         self.template = DIALOGUE.template
@@ -87,10 +87,9 @@ class Exchange:
                 mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(784), generator),
             ),
         )
-        self.number = 0
+        super().__init__(self.turn)
         self.fed = 0
         """Rows of the answer that have been fed."""
-        self.said = Said()
         self.turn.ready()
         self.opening = self._collected().events
 
@@ -122,21 +121,6 @@ class Exchange:
             turn.read(Rows.of(torch.zeros(rows, HIDDEN)))
             while turn.to_feed is not None:
                 turn.take(len(turn.to_feed[:64]), None if poisoned else torch.zeros(HIDDEN))
-        return self._collected()
-
-    def generate(self, overrides: UnitOverrides | None = None) -> Said:
-        """The order to generate comes."""
-        self.turn.queue.generate(self.number, False, overrides or UnitOverrides())
-        assert self.turn.wants_decision
-        self.turn.begin_generate()
-        return self._collected()
-
-    def decide(self, *tokens: int) -> Said:
-        """The model chooses these tokens one after another; each is fed as far as it is to be."""
-        for token in tokens:
-            scores = torch.zeros(VOCABULARY)
-            scores[token] = 1000.0
-            self.decide_on(scores)
         return self._collected()
 
     def decide_on(self, scores: Tensor, *, poisoned: bool = False) -> Said:
@@ -180,8 +164,3 @@ class Exchange:
             if self.turn.wants_decision:
                 self.decide(token)
         return self.finalize()
-
-    def _collected(self) -> Said:
-        self.said.events += self.turn.events
-        self.turn.events.clear()
-        return self.said

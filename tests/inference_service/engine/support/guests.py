@@ -1,7 +1,6 @@
 """Sessions of every kind that come and go, and what each was told."""
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
-from inference_service.errors import UnitRefused
 from inference_service.interface.engine import Done, Event, Finalized, ModelInfo, Piece, Prefilled, UnitUsage
 from inference_service.interface.setups import (
     ChatMessage,
@@ -32,8 +30,8 @@ from inference_service.interface.setups import (
     Window,
     WindowMode,
 )
-from inference_service.session.base.session import QueuedUnit, Session, Stage
-from tests.inference_service.engine.support.talk import Said
+from inference_service.session.base.session import Session, Stage
+from tests.inference_service.engine.support.talk import Said, write_ahead
 from tests.support.drawing import jpeg
 
 Sound = NDArray[np.float32]
@@ -77,15 +75,7 @@ class Guest:
         assert self.session
         content, overrides = self.units[self.sent]
         self.sent += 1
-        prepared, failure = None, None
-        try:
-            prepared = self.session.preprocessor.prepare(content)
-        except UnitRefused as refused:
-            failure = refused.failure
-        unit: QueuedUnit[Any] = QueuedUnit(
-            self.sent, prepared, time.monotonic(), failure, overrides=overrides, finalize=True
-        )
-        self.session.queue.prefill(unit)
+        write_ahead(self.session, self.sent, content, overrides=overrides, finalize=True)
 
     def listen(self) -> None:
         """Takes what has been said since."""

@@ -6,20 +6,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from inference_service.engine.tick import Tick
 from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
 from inference_service.families.moshi.session import FrameSession
-from inference_service.interface.engine import Done, End, Event
 from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
     UnitFormat,
     UnitInput,
-    UnitOverrides,
     VoiceReference,
 )
 from inference_service.session.base.session import QueuedUnit
 from tests.inference_service.engine.support.talk import Said
+from tests.inference_service.engine.support.talker import Conversation
 
 SAMPLES = 1920
 GREEDY = replace(SETTINGS, greedy=True)
@@ -31,8 +29,10 @@ def sound(frames: int, seed: int = 1) -> Tensor:
     return 0.3 * torch.randn(frames * SAMPLES, generator=generator)
 
 
-class Caller:
-    """One conversation, frame after frame, without the engine's thread."""
+class Caller(Conversation):
+    """One conversation, frame after frame."""
+
+    session: FrameSession
 
     def __init__(
         self,
@@ -49,18 +49,7 @@ class Caller:
         setup = DuplexSetup(prompt, settings, where.info.window, 7, voice=voice, format=units)
         opened = where.open("caller", slot, setup, lambda events: None)
         assert isinstance(opened, FrameSession)
-        self.where, self.session, self.told, self.sent = where, opened, list[Event](), 0
-        self.tick = Tick(where, budget)
-        self.refusal = where.start(opened)
-        self.work()
-
-    def work(self, *others: "Caller") -> None:
-        everybody = [self, *others]
-        while self.tick.has_work([it.session for it in everybody]):
-            self.tick.run([it.session for it in everybody])
-            for it in everybody:
-                it.told += it.session.events
-                it.session.events.clear()
+        super().__init__(where, opened, budget)
 
     def send(self, pcm: Tensor, *, force_listen: bool = False, decide: bool = True) -> None:
         self.sent += 1
@@ -69,18 +58,10 @@ class Caller:
         if decide:
             self.decide(force_listen=force_listen)
 
-    def decide(self, *, force_listen: bool = False) -> None:
-        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
-        self.session.queue.finalize(self.sent)
-
     def say(self, pcm: Tensor, **how: bool) -> None:
         for frame in pcm.split(SAMPLES):
             self.send(frame, **how)
             self.work()
-
-    @property
-    def ends(self) -> list[End]:
-        return [event.end for event in self.told if isinstance(event, Done)]
 
     @property
     def text(self) -> str:
@@ -89,7 +70,3 @@ class Caller:
     @property
     def audio(self) -> Tensor:
         return torch.from_numpy(Said(self.told).sound)
-
-    def leave(self) -> None:
-        self.session.leave()
-        self.where.clear(self.session.slot)

@@ -1,6 +1,5 @@
 """Token streams over a tiny model, tick by tick on the test's own thread; every row fed is counted."""
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ from inference_service.checkpoints import causal
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.tick import Tick
-from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
 from inference_service.interface.engine import Event, Failure
 from inference_service.interface.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
-from inference_service.session.base.session import QueuedUnit
 from inference_service.session.kinds.tokens import TokensSession
-from tests.inference_service.engine.support.talk import Said
+from tests.inference_service.engine.support.talk import Said, write_ahead
 
 GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0)
 
@@ -86,11 +83,7 @@ class Player:
         content = StreamInput(
             chunk if chunk is None or isinstance(chunk, str) else tuple(chunk), begins, ends
         )
-        try:
-            pending = QueuedUnit(self.sent, self.stream.preprocessor.prepare(content), time.monotonic())
-        except UnitRefused as refused:
-            pending = QueuedUnit(self.sent, None, time.monotonic(), refused.failure)
-        self.stream.queue.prefill(pending)
+        write_ahead(self.stream, self.sent, content)
         if asks:
             self.ask(overrides, rejection, keep=keep)
         return self.sent

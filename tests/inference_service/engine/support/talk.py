@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
+from inference_service.errors import UnitRefused
 from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.interface.engine import Done, Event, Failure, Finalized, Piece, Prefilled
 from inference_service.interface.setups import (
+    Content,
     DuplexSettings,
     DuplexSetup,
     UnitOverrides,
@@ -27,7 +29,7 @@ from inference_service.interface.setups import (
 )
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
-from inference_service.session.base.session import QueuedUnit, Stage
+from inference_service.session.base.session import QueuedUnit, Session, Stage
 from inference_service.session.kinds.duplex import DuplexSession, PreparedInput
 from inference_service.session.kinds.duplex_kind import DuplexPreprocessor
 from inference_service.session.kinds.reference_voice import ReferenceVoice
@@ -94,8 +96,51 @@ class Said:
         return len(self.sound)
 
 
-class Talk:
-    """Plays the part of the tick for one conversation, whose prompt has been read."""
+def write_ahead(session: Session[Any], number: int, content: Content, **orders: Any) -> None:
+    """Queue a unit of this content, with fields of `QueuedUnit`; content that is refused fails it."""
+    prepared, failure = None, None
+    try:
+        prepared = session.preprocessor.prepare(content)
+    except UnitRefused as refused:
+        failure = refused.failure
+    session.queue.prefill(QueuedUnit(number, prepared, time.monotonic(), failure, **orders))
+
+
+class Scripted:
+    """Plays the part of the tick for one session, and decides what a test says."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.number = 0
+        self.said = Said()
+
+    def generate(self, overrides: UnitOverrides | None = None, *, force_listen: bool = False) -> Said:
+        """The order to generate comes."""
+        self._session.queue.generate(self.number, force_listen, overrides or UnitOverrides())
+        assert self._session.wants_decision
+        self._session.begin_generate()
+        return self._collected()
+
+    def decide(self, *tokens: int) -> Said:
+        """The model chooses these tokens, one after another, and each that is to be fed is."""
+        for token in tokens:
+            scores = torch.zeros(VOCABULARY)
+            scores[token] = 1000.0
+            self.decide_on(scores)
+        return self._collected()
+
+    def decide_on(self, scores: Tensor) -> Said:
+        """One decision on any scores."""
+        raise NotImplementedError
+
+    def _collected(self) -> Said:
+        self.said.events += self._session.events
+        self._session.events.clear()
+        return self.said
+
+
+class Talk(Scripted):
+    """A conversation whose prompt has been read."""
 
     def __init__(
         self,
@@ -130,10 +175,9 @@ class Talk:
             ear=[torch.zeros(1)],
             mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(784), generator),
         )
-        self.number = 0
+        super().__init__(self.conversation)
         self.fed: list[int] = []
         """Every id fed; -1 for a row of audio, -2 for one of a picture."""
-        self.said = Said()
         self.conversation.to_feed = Rows.of(torch.zeros(prompt, HIDDEN))
         self._forward([-1] * prompt, poisoned=poisoned)
         self.opening = self._collected().events
@@ -162,22 +206,6 @@ class Talk:
             picture = [self.special.image, *[-2] * PICTURE_TOKENS, self.special.image_end]
             rows = [self.special.unit, *picture * pictures, *[-1] * audio_rows]
             self._forward([*carried, *rows], poisoned=poisoned)
-        return self._collected()
-
-    def generate(self, *, force_listen: bool = False, overrides: UnitOverrides | None = None) -> Said:
-        """The order to generate comes."""
-        talk = self.conversation
-        talk.queue.generate(self.number, force_listen, overrides or UnitOverrides())
-        assert talk.wants_decision
-        talk.begin_generate()
-        return self._collected()
-
-    def decide(self, *tokens: int) -> Said:
-        """The model chooses these tokens, one after another, and each that is to be fed is."""
-        for token in tokens:
-            scores = torch.zeros(VOCABULARY)
-            scores[token] = 1000.0
-            self.decide_on(scores)
         return self._collected()
 
     def decide_on(self, scores: Tensor, *, poisoned: bool = False, cancelled: bool = False) -> Said:
@@ -226,11 +254,10 @@ class Talk:
         codes: int = 25,
         force_listen: bool = False,
         overrides: UnitOverrides | None = None,
-        audio_rows: int = UNIT_TOKENS,
         pictures: int = 0,
     ) -> Said:
         """A whole unit in which the model chooses `tokens`."""
-        self.hear(audio_rows, pictures=pictures)
+        self.hear(pictures=pictures)
         self.generate(force_listen=force_listen, overrides=overrides)
         self.decide(*tokens)
         if self.conversation.stage is Stage.SPEAK:
@@ -243,8 +270,3 @@ class Talk:
         assert len(rows) == len(ids)
         self.fed += ids
         self.conversation.take(len(rows), None if poisoned else torch.zeros(HIDDEN))
-
-    def _collected(self) -> Said:
-        self.said.events += self.conversation.events
-        self.conversation.events.clear()
-        return self.said

@@ -11,7 +11,7 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.interface.engine import Done, End, Event, Rewound
 from inference_service.interface.setups import DuplexSetup, StandaloneText, UnitInput, UnitOverrides, Window
-from inference_service.session.base.session import QueuedUnit, Stage
+from inference_service.session.base.session import QueuedUnit, Session, Stage
 from tests.inference_service.engine.support.guests import Sound
 from tests.inference_service.engine.support.talk import Said
 from tests.inference_service.engine.test_crowd import runtime
@@ -21,7 +21,40 @@ from tests.support.drawing import jpeg
 ALL = None
 
 
-class Talker:
+class Conversation:
+    """A session whose ticks the test runs, and everything that it was told."""
+
+    def __init__(self, where: Runtime, session: Session[Any], budget: int | None = None) -> None:
+        self.where, self.session = where, session
+        self.told, self.sent = list[Event](), 0
+        self.tick = Tick(where, budget)
+        self.refusal = where.start(session)
+        self.work()
+
+    def work(self, *others: "Conversation") -> None:
+        """Ticks until nobody has anything to do."""
+        everybody = [self, *others]
+        while self.tick.has_work([it.session for it in everybody]):
+            self.tick.run([it.session for it in everybody])
+            for it in everybody:
+                it.told += it.session.events
+                it.session.events.clear()
+
+    def decide(self, *, force_listen: bool = False) -> None:
+        """The newest unit may be decided, and closed."""
+        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
+        self.session.queue.finalize(self.sent)
+
+    @property
+    def ends(self) -> list[End]:
+        return [event.end for event in self.told if isinstance(event, Done)]
+
+    def leave(self) -> None:
+        self.session.leave()
+        self.where.clear(self.session.slot)
+
+
+class Talker(Conversation):
     """A conversation in a slot, unit after unit; it takes the likeliest token, and forced listens."""
 
     def __init__(
@@ -34,25 +67,13 @@ class Talker:
         talks: bool = False,
     ) -> None:
         """With `talks` it listens only where it has to."""
-        self.where = where or runtime()
-        duplex = replace(self.where.info.duplex_defaults, force_listen_count=0, temperature=0.0)
+        where = where or runtime()
+        duplex = replace(where.info.duplex_defaults, force_listen_count=0, temperature=0.0)
         if talks:
             duplex = replace(duplex, listen_prob_scale=0.0)
         setup = DuplexSetup(prompt, duplex, window or Window(), 1, sees=True)
-        session = self.where.open("talker", slot, setup, lambda event: None)
-        self.session, self.told, self.sent = session, list[Event](), 0
-        assert self.where.start(session) is None
-        self.tick = Tick(self.where)
-        self.work()
-
-    def work(self, *others: "Talker") -> None:
-        """Ticks until nobody has anything to do."""
-        everybody = [self, *others]
-        while self.tick.has_work([talker.session for talker in everybody]):
-            self.tick.run([talker.session for talker in everybody])
-            for talker in everybody:
-                talker.told += talker.session.events
-                talker.session.events.clear()
+        super().__init__(where, where.open("talker", slot, setup, lambda event: None))
+        assert self.refusal is None
 
     def hear(
         self,
@@ -71,11 +92,6 @@ class Talker:
         prepared = self.session.preprocessor.prepare(content)
         self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
 
-    def decide(self, *, force_listen: bool = False) -> None:
-        """The newest unit may be decided, and closed."""
-        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
-        self.session.queue.finalize(self.sent)
-
     def unit(self, **how: Any) -> None:
         """A whole unit."""
         listens = how.pop("force_listen", False)
@@ -91,10 +107,6 @@ class Talker:
     @property
     def answers(self) -> list[Rewound]:
         return [event for event in self.told if isinstance(event, Rewound)]
-
-    @property
-    def ends(self) -> list[End]:
-        return [event.end for event in self.told if isinstance(event, Done)]
 
     def said(self, unit: int) -> str:
         """In words."""
@@ -117,7 +129,3 @@ class Talker:
         self.decide(force_listen=True)
         self.work()
         return state
-
-    def leave(self) -> None:
-        self.session.leave()
-        self.where.clear(self.session.slot)

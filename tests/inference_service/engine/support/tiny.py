@@ -41,20 +41,25 @@ CHAT_TEMPLATE = """\
 TRANSCRIPTION_PROMPT = "<|im_start|>system\nTranscribe.<|im_end|>"
 
 
+_DECODER = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 4096,
+}
+
+
 def raw_config(*, sees: bool = False) -> dict[str, Any]:
     """The `config.json`."""
     vision = {"vision_config": {"image_size": SIDE, "hidden": 8, "queries": PICTURE_TOKENS}} if sees else {}
     return {
         **vision,
+        **_DECODER,
         "name": "tiny",
         "vocab_size": 768,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 8,
-        "max_position_embeddings": 4096,
         "rope_theta": 10_000.0,
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
@@ -62,12 +67,8 @@ def raw_config(*, sees: bool = False) -> dict[str, Any]:
         "tie_word_embeddings": True,
         "audio_config": {"hidden": 16, "blocks": 2, "kernel": 5, "expansion": 2, "pool": 5},
         "tts_config": {
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
+            **_DECODER,
             "num_key_value_heads": 4,
-            "max_position_embeddings": 4096,
             "num_audio_tokens": CODES + 1,
             "codes_per_second": 25,
             "audio_bos_token_id": 684,

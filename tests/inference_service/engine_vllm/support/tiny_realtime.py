@@ -83,56 +83,55 @@ def _interleaved(weight: Tensor) -> Tensor:
     return halves.transpose(1, 2).flatten(0, 2)
 
 
-def _params() -> dict[str, Any]:
-    config = tiny_voxtral.config(HEAD, THETA)
-    text, audio = config.text_config, config.audio_config
-    features = tiny_voxtral.tekken()["audio"]
+def _stack(config: Any) -> dict[str, Any]:
+    """Describe the decoder or the encoder."""
     return {
-        "dim": text.hidden_size,
-        "n_layers": text.num_hidden_layers,
+        "dim": config.hidden_size,
+        "n_layers": config.num_hidden_layers,
         "head_dim": HEAD,
-        "hidden_dim": text.intermediate_size,
-        "n_heads": text.num_attention_heads,
-        "n_kv_heads": text.num_key_value_heads,
-        "use_biases": False,
+        "hidden_dim": config.intermediate_size,
+        "n_heads": config.num_attention_heads,
+        "n_kv_heads": config.num_key_value_heads,
         "causal": True,
         "rope_theta": THETA,
-        "norm_eps": text.rms_norm_eps,
-        "vocab_size": text.vocab_size,
+        "norm_eps": config.rms_norm_eps,
+        "sliding_window": config.sliding_window,
+    }
+
+
+def _params() -> dict[str, Any]:
+    config = tiny_voxtral.config(HEAD, THETA)
+    features = tiny_voxtral.tekken()["audio"]
+    encoding = {
+        "sampling_rate": features["sampling_rate"],
+        "frame_rate": features["frame_rate"],
+        **features["audio_encoding_config"],
+        "chunk_length_s": None,
+        "global_log_mel_max": 1.5,
+        "transcription_format": "streaming",
+    }
+    encoder = {
+        **_stack(config.audio_config),
+        "audio_encoding_args": encoding,
+        "vocab_size": tiny_voxtral.VOCABULARY,
+        "use_biases": True,
+        "use_cache": False,
+        "pos_embed": "rope",
+        "max_source_positions": None,
+        "ffn_type": "swiglu",
+        "norm_type": "rms_norm",
+    }
+    return {
+        **_stack(config.text_config),
+        "use_biases": False,
+        "vocab_size": tiny_voxtral.VOCABULARY,
         "model_parallel": 1,
         "tied_embeddings": False,
-        "sliding_window": text.sliding_window,
         "model_max_length": 4096,
         "max_position_embeddings": 4096,
         "multimodal": {
             "whisper_model_args": {
-                "encoder_args": {
-                    "audio_encoding_args": {
-                        "sampling_rate": features["sampling_rate"],
-                        "frame_rate": features["frame_rate"],
-                        **features["audio_encoding_config"],
-                        "chunk_length_s": None,
-                        "global_log_mel_max": 1.5,
-                        "transcription_format": "streaming",
-                    },
-                    "dim": audio.hidden_size,
-                    "n_layers": audio.num_hidden_layers,
-                    "head_dim": HEAD,
-                    "hidden_dim": audio.intermediate_size,
-                    "n_heads": audio.num_attention_heads,
-                    "n_kv_heads": audio.num_attention_heads,
-                    "vocab_size": text.vocab_size,
-                    "use_biases": True,
-                    "use_cache": False,
-                    "rope_theta": THETA,
-                    "causal": True,
-                    "norm_eps": audio.rms_norm_eps,
-                    "pos_embed": "rope",
-                    "max_source_positions": None,
-                    "ffn_type": "swiglu",
-                    "norm_type": "rms_norm",
-                    "sliding_window": audio.sliding_window,
-                },
+                "encoder_args": encoder,
                 "downsample_args": {"downsample_factor": config.downsample_factor},
             }
         },

@@ -23,7 +23,7 @@ from inference_service.interface.setups import Window, WindowMode
 from inference_service.kernels.selection import usable
 from tests.inference_service.engine.batch.test_packed import HIDDEN, qwen3
 from tests.inference_service.engine.support import tiny
-from tests.inference_service.engine.test_independence import shipped
+from tests.inference_service.engine.support.shipped import shipped
 
 LARGEST = decoders.MOST_ROWS
 FLEX = AttentionBackend("flex", "", flex.over_contexts, all_rows=True)

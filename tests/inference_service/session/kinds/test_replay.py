@@ -24,8 +24,8 @@ from inference_service.interface.setups import (
 )
 from inference_service.session.base.session import QueuedUnit, Stage
 from inference_service.session.kinds.duplex import DuplexSession
+from tests.inference_service.engine.support.shipped import shipped
 from tests.inference_service.engine.test_crowd import runtime
-from tests.inference_service.engine.test_independence import shipped
 from tests.inference_service.engine.test_shares import sound
 from tests.inference_service.models.minicpmo import whole
 from tests.support.drawing import jpeg

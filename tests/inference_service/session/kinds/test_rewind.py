@@ -17,8 +17,8 @@ from inference_service.session.base.session import Stage
 from inference_service.session.kinds.past import REPLAYED
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.left import is_clean
+from tests.inference_service.engine.support.shipped import RECORDINGS, recorded, shipped
 from tests.inference_service.engine.support.talker import ALL, Talker
-from tests.inference_service.engine.test_independence import RECORDINGS, recorded, shipped
 from tests.inference_service.engine.test_shares import sound
 
 TOLERANCE = 1e-4

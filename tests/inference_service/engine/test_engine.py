@@ -74,14 +74,14 @@ class Client:
         self.events += seen
         return seen
 
-    def unit(self, number: int, *, seed: int | None = None, force_listen: bool = False) -> None:
-        """Writes a whole unit ahead."""
-        self.send(number, UnitInput(sound(number if seed is None else seed)), force_listen=force_listen)
+    def unit(self, number: int) -> None:
+        """Writes a whole unit of sound ahead."""
+        self.send(number, UnitInput(sound(number)))
 
-    def send(self, number: int, content: Content, *, force_listen: bool = False) -> None:
+    def send(self, number: int, content: Content) -> None:
         """Writes a unit of this content ahead, with its orders."""
         self.session.prefill(number, content)
-        self.session.generate(number, force_listen, UnitOverrides())
+        self.session.generate(number, False, UnitOverrides())
         self.session.finalize(number)
 
     def close(self) -> list[Event]:
@@ -112,14 +112,10 @@ class Slots:
 class Rig:
     """A running engine and the sessions opened in it."""
 
-    def __init__(self, slots: int = 2) -> None:
+    def __init__(self, slots: int = 2, runtime: DuplexRuntime | None = None) -> None:
         self.fatal: queue.Queue[str] = queue.Queue()
-        self.engine = LiveEngine(
-            DuplexRuntime(antiphon_mini.components(*tiny.model()), slots),
-            slots,
-            self._deliver,
-            self.fatal.put,
-        )
+        runtime = runtime or DuplexRuntime(antiphon_mini.components(*tiny.model()), slots)
+        self.engine = LiveEngine(runtime, slots, self._deliver, self.fatal.put)
         self.slots = Slots(self.engine)
 
     @staticmethod

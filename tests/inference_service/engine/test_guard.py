@@ -1,6 +1,5 @@
 """Faults in the steps of a tick: who is to blame is found, and everybody else goes on as if nothing were."""
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from inference_service.engine.engine import LiveEngine
 from inference_service.engine.guard import DeviceLost, Guard, blame
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -30,7 +28,7 @@ from inference_service.interface.setups import (
 )
 from inference_service.observability.watchdog import Watchdog
 from tests.inference_service.engine.support import tiny
-from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
+from tests.inference_service.engine.test_engine import Client, sound, speech_of
 from tests.inference_service.engine.test_engine import Rig as EngineRig
 from tests.support import faults
 from tests.support.patience import PATIENCE_S
@@ -177,13 +175,11 @@ class Rig(EngineRig):
     """A running engine with a tiny model, in which sessions that are called so meet faults."""
 
     def __init__(self) -> None:
-        self.fatal: queue.Queue[str] = queue.Queue()
         runtime = DuplexRuntime(antiphon_mini.components(*tiny.model()), 4)
         faults.break_in(runtime)
         assert runtime.speaker is not None
         runtime.speaker.at_once = 5  # as on a GPU: more to take back
-        self.engine = LiveEngine(runtime, 4, self._deliver, self.fatal.put)
-        self.slots = Slots(self.engine)
+        super().__init__(4, runtime)
 
     def hold(self) -> None:
         """Nothing gets on until it is let go."""

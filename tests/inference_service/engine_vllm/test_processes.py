@@ -42,10 +42,8 @@ COMMAND = (sys.executable, "-m", "antiphon_command", "worker", "--engine", "vllm
 
 def children(process: int) -> list[int]:
     """Return the ids of a process's children and theirs, the nearest first."""
-    found = [int(it) for it in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    for task in Path(f"/proc/{process}/task").iterdir():
-        found += [int(it) for it in (task / "children").read_text().split()]
-    mine = sorted({*found})
+    told = [file.read_text().split() for file in Path(f"/proc/{process}/task").glob("*/children")]
+    mine = sorted({int(it) for of_a_task in told for it in of_a_task})
     return mine + [far for near in mine for far in children(near)]
 
 

@@ -21,7 +21,6 @@ from inference_service.engine.batch.sampler import (
     ranked,
 )
 from inference_service.interface.setups import KEEP_ALL, Sampling
-from inference_service.kernels.selection import usable
 from tests.inference_service.engine.support.decisions import Way, chosen
 from tests.support.long import examples
 
@@ -243,11 +242,6 @@ def test_compiled_sampler_draws_same_tokens_as_numpy(
     draws = [replace(draw, allowed=words, scale=0.4, divides=allowed == 5) for _, draw in batch]
     scores = torch.tensor([scores for scores, _ in batch], dtype=torch.float32)
     assert choose_by_rows(scores.clone(), draws) == choose_in_numpy(scores.clone(), draws)
-
-
-def test_drawing_is_compiled_where_other_kernels_are() -> None:
-    """Else it would be tested nowhere, and nobody would know."""
-    assert usable("draw") == usable("native")
 
 
 @pytest.mark.parametrize("top_k", [WIDTHS[0], WIDTHS[1], WIDTHS[1] + 1, KEEP_ALL])

@@ -69,9 +69,9 @@ class Chats:
         self.chats: list[Chat] = []
 
     @classmethod
-    def of(cls, folder: Path, *, slots: int = 3, limit: int = 1024) -> "Chats":
+    def of(cls, folder: Path) -> "Chats":
         """With a causal model."""
-        runtime = CausalRuntime(streaming.load(folder), limit, slots)
+        runtime = CausalRuntime(streaming.load(folder), 1024, 3)
         return cls(runtime, PreTrainedTokenizerFast.from_pretrained(folder))
 
     def open(self, *, seed: int = 1, sampling: Sampling = WARM) -> "Chat":

@@ -112,11 +112,11 @@ class Writer:
         return [token for piece in self.of(Piece) for token in piece.token_ids]
 
 
-def run(runtime: Runtime, writers: list[Writer], *, budget: int = 1024, most_ticks: int = 100_000) -> None:
+def run(runtime: Runtime, writers: list[Writer], *, budget: int = 1024) -> None:
     """Ticks for all `writers` together until none has anything more to do."""
     tick = Tick(runtime, budget)
     sessions = [writer.session for writer in writers]
-    for _ in range(most_ticks):
+    for _ in range(100_000):
         for writer in writers:
             writer.collect()
         if not tick.has_work(sessions):

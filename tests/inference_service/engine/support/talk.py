@@ -182,14 +182,7 @@ class Talk(Scripted):
         self._forward([-1] * prompt, poisoned=poisoned)
         self.opening = self._collected().events
 
-    def hear(
-        self,
-        audio_rows: int = UNIT_TOKENS,
-        *,
-        pictures: int = 0,
-        failure: Failure | None = None,
-        poisoned: bool = False,
-    ) -> Said:
+    def hear(self, *, pictures: int = 0, failure: Failure | None = None, poisoned: bool = False) -> Said:
         """The next unit comes and is fed, as far as it may be."""
         self.number += 1
         self.said = Said()
@@ -201,10 +194,10 @@ class Talk(Scripted):
             carried = talk.context.carry()
             ear = [talk.ear[0] + 1]
             seen = [Rows.of(torch.zeros(PICTURE_TOKENS + 2, HIDDEN))] * pictures
-            audio = Rows.of(torch.zeros(audio_rows, HIDDEN))
+            audio = Rows.of(torch.zeros(UNIT_TOKENS, HIDDEN))
             talk.start_unit(carried, seen, audio, ear)
             picture = [self.special.image, *[-2] * PICTURE_TOKENS, self.special.image_end]
-            rows = [self.special.unit, *picture * pictures, *[-1] * audio_rows]
+            rows = [self.special.unit, *picture * pictures, *[-1] * UNIT_TOKENS]
             self._forward([*carried, *rows], poisoned=poisoned)
         return self._collected()
 

@@ -31,15 +31,14 @@ def _template(call: str) -> str:
     return _SYSTEM + _TALK.replace("CALL", call)
 
 
+_HERMES = _template(
+    '\n<tool_call>\n{"name": "{{ it.name }}", "arguments": {{ it.arguments | tojson }}}\n</tool_call>'
+)
 TEMPLATES = {
-    "hermes": _template(
-        '\n<tool_call>\n{"name": "{{ it.name }}", "arguments": {{ it.arguments | tojson }}}\n</tool_call>'
-    ),
+    "hermes": _HERMES,
     "llama": _template('{"name": "{{ it.name }}", "parameters": {{ it.arguments | tojson }}}'),
     "another": _template("<function={{ it.name }}>{{ it.arguments | tojson }}</function>"),
-    "opens a thought": _template(
-        '\n<tool_call>\n{"name": "{{ it.name }}", "arguments": {{ it.arguments | tojson }}}\n</tool_call>'
-    ).replace("<think>\n\n</think>\n\n{% endif %}", "{% endif %}<think>\n"),
+    "opens a thought": _HERMES.replace("<think>\n\n</think>\n\n{% endif %}", "{% endif %}<think>\n"),
     "none": tiny_causal.TEMPLATE,
 }
 """How families show tools, calls and results."""

@@ -217,7 +217,6 @@ IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 1, 20, 6)]
 SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 0)]
 TOKENS = TokensSetup(Sampling(max_new_tokens=9), seed=4)
 TRANSCRIBE = TranscribeSetup(Sampling(temperature=1.0, max_new_tokens=24), seed=4)
-Play = Callable[[Rig], tuple[Client, list[Any]]]
 
 
 def talk(rig: Rig, name: str = "session", seed: int = 1) -> tuple[Client, list[Any]]:
@@ -239,10 +238,6 @@ KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
 }
 STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "draw", "choose", "decide")
 """Faults that streams meet in the tests; a talker meets all that it can."""
-SHORT = (
-    *("talk-begin", "talk-hear", "talk-memory", "talk-mouth", "talk-think"),
-    *("tokens-draw", "tokens-hostmemory", "transcribe-decide", "transcribe-hear"),
-)
 PATIENCE_OF = {
     "hostmemory": 2, "think": 20, "memory": 22, "choose": 4,
     "speech": 1, "mouth": 2, "settle": 1,

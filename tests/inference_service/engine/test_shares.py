@@ -158,6 +158,10 @@ class Play:
         """A conversation that has begun, in which every unit is spoken."""
         settings = replace(self.runtime.info.duplex_defaults, force_listen_count=0, greedy=True)
         setup = DuplexSetup("Be brief.", settings, self.runtime.info.window, 1, sees)
+        return self.begun(name, setup)
+
+    def begun(self, name: str, setup: SessionSetup) -> Session[Any]:
+        """A session that has read its prompt."""
         session = self.enter(name, setup)
         self.until(lambda: self.has(name, Ready))
         return session
@@ -165,9 +169,7 @@ class Play:
     def writer(self, most: int = 40, *, is_background: bool = False) -> Session[Any]:
         """A transcription that has begun."""
         sampling = Sampling(max_new_tokens=most, temperature=0.0)
-        session = self.enter("writer", TranscribeSetup(sampling, seed=1, is_background=is_background))
-        self.until(lambda: self.has("writer", Ready))
-        return session
+        return self.begun("writer", TranscribeSetup(sampling, seed=1, is_background=is_background))
 
     def has(self, name: str, kind: type[Any]) -> bool:
         """Whether a session was told of something."""
@@ -175,8 +177,7 @@ class Play:
 
     def chat(self, name: str, *parts: str | Picture | Clip) -> Session[Any]:
         """A chat with its first turn sent."""
-        session = self.enter(name, ChatSetup(Sampling(max_new_tokens=3, temperature=0.0), seed=1))
-        self.until(lambda: self.has(name, Ready))
+        session = self.begun(name, ChatSetup(Sampling(max_new_tokens=3, temperature=0.0), seed=1))
         self.send(session, 1, TurnInput((ChatMessage("user", parts),)))
         return session
 
@@ -394,9 +395,7 @@ def replaying(stage: Play, count: int) -> list[Session[Any]]:
     """Sessions whose callers replay what they like."""
     info = stage.runtime.info
     setup = DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1, records=True)
-    sessions = [stage.enter(f"replay {number}", setup) for number in range(count)]
-    stage.until(lambda: all(stage.has(session.id, Ready) for session in sessions))
-    return sessions
+    return [stage.begun(f"replay {number}", setup) for number in range(count)]
 
 
 def test_thousands_of_replayed_units_cost_a_talking_neighbour_no_second(stage: Play) -> None:

@@ -27,6 +27,7 @@ from tests.inference_service.engine_vllm.support.dictation import (
     written,
 )
 from tests.inference_service.engine_vllm.support.engines import HAS_VLLM, LIMIT, MISSING
+from tests.inference_service.engine_vllm.test_served import ids, stream
 from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
 from tests.support.long import long
 from tests.ws_adapter.support.stage import running_adapter
@@ -36,7 +37,6 @@ pytestmark = [long, pytest.mark.skipif(not HAS_VLLM, reason=MISSING), pytest.mar
 START_S = 900.0
 """vLLM starts in a minute, and in many where other tests run beside it."""
 END_S = 120.0
-GREEDY = common.SamplingParams(temperature=0.0, ignore_eos=True, max_new_tokens=4)
 COMMAND = (sys.executable, "-m", "antiphon_command", "worker", "--engine", "vllm", "--listen", "127.0.0.1:0")
 
 
@@ -110,15 +110,6 @@ async def worker(folder: Path, log: Path, *arguments: str) -> AsyncIterator[Runn
             if is_alive(left):
                 os.kill(left, signal.SIGKILL)
         await process.wait()
-
-
-async def stream(channel: grpc.aio.Channel, **config: Any) -> Caller:
-    caller = await Caller(channel).ready(**{"mode": pb.SESSION_MODE_TOKENS, "sampling": GREEDY, **config})
-    return caller
-
-
-def ids(*tokens: int) -> pb.StreamInput:
-    return pb.StreamInput(token_ids=pb.TokenIds(ids=tokens))
 
 
 async def test_worker_serves_and_drains_at_ctrl_c(folder: Path, tmp_path: Path, greedy: Any) -> None:

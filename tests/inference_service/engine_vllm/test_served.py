@@ -49,13 +49,8 @@ async def served(folder: Path) -> AsyncIterator[tuple[RunningWorker, Any]]:
         yield running, generator
 
 
-async def stream(channel: grpc.aio.Channel, **sampling: Any) -> Caller:
-    caller = await Caller(channel).open()
-    drawn = common.SamplingParams()
-    drawn.CopyFrom(GREEDY)
-    drawn.MergeFrom(common.SamplingParams(**sampling))
-    await caller.configure(mode=pb.SESSION_MODE_TOKENS, sampling=drawn)
-    return caller
+async def stream(channel: grpc.aio.Channel) -> Caller:
+    return await Caller(channel).ready(mode=pb.SESSION_MODE_TOKENS, sampling=GREEDY)
 
 
 def ids(*tokens: int) -> pb.StreamInput:

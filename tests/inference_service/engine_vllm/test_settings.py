@@ -82,31 +82,17 @@ def test_arguments_of_a_usual_worker() -> None:
 
 
 def test_arguments_of_options() -> None:
-    options = WorkerOptions(
-        engine="vllm",
-        tensor_parallel_size=2,
-        pipeline_parallel_size=3,
-        distributed_executor_backend="ray",
-        quantization="awq",
-        gpu_memory_utilization=0.8,
-        dtype="float16",
-        slots=5,
-        compile="off",
-        context_limit=100,
-    )
-    given = engine_arguments(options, FOLDER)
-    expected = {
+    passed_on: dict[str, Any] = {
         "tensor_parallel_size": 2,
         "pipeline_parallel_size": 3,
         "distributed_executor_backend": "ray",
         "quantization": "awq",
         "gpu_memory_utilization": 0.8,
         "dtype": "float16",
-        "max_num_seqs": 5,
-        "enforce_eager": True,
-        "max_model_len": 101,
     }
-    assert expected.items() <= given.items()
+    options = WorkerOptions(engine="vllm", slots=5, compile="off", context_limit=100, **passed_on)
+    expected = {**passed_on, "max_num_seqs": 5, "enforce_eager": True, "max_model_len": 101}
+    assert expected.items() <= engine_arguments(options, FOLDER).items()
 
 
 def test_environment_keeps_what_the_operator_set() -> None:

@@ -52,7 +52,7 @@ def sound(samples: int, rate: int = 16_000) -> common.AudioChunk:
 
 def test_each_mode_has_a_setup_of_its_own() -> None:
     sampling = EVERYTHING.sampling_defaults
-    assert plan(CHAT).setup == ChatSetup(sampling, 4711)
+    assert plan(CHAT, system_prompt="Be brief.").setup == ChatSetup(sampling, 4711, "Be brief.")
     assert plan(TOKENS, system_prompt="Once").setup == TokensSetup(sampling, 4711, "Once")
     greedy = replace(sampling, temperature=0.0)
     assert plan(TRANSCRIBE).setup == TranscribeSetup(greedy, 4711)

@@ -63,11 +63,6 @@ SILENT_TEMPLATE = (
 )
 
 
-async def chat(caller: Caller, text: str) -> Any:
-    """The first turn of a session, in which its caller says `text`."""
-    return await caller.unit(1, turn(text))
-
-
 def turn(text: str) -> pb.TurnInput:
     message = pb.ChatMessage(role=pb.ROLE_USER, content=[pb.Content(text=text)])
     return pb.TurnInput(messages=[message])
@@ -81,14 +76,14 @@ async def test_broken_template_harms_its_caller_alone(
     async with worker(target, context_limit=128, slots=4) as (address, new_caller):
         config = {"mode": pb.SESSION_MODE_CHAT, "sampling": GREEDY}
         first = await stream(new_caller, **config)
-        alone = (await chat(first, "Hello")).token_ids
+        alone = (await first.unit(1, turn("Hello"))).token_ids
         neighbour, empty, broken = [await stream(new_caller, **config) for _ in range(3)]
         await empty.prefill(1, turn("nothing"))
-        answers = await chat(broken, "boom")
+        answers = await broken.unit(1, turn("boom"))
         assert answers.done.error.reason == Reason.INFERENCE_FAILED
         ending = await empty.end()
         assert (ending.code, ending.reason) == (grpc.StatusCode.INTERNAL, Reason.INFERENCE_FAILED)
-        assert (await chat(neighbour, "Hello")).token_ids == alone
+        assert (await neighbour.unit(1, turn("Hello"))).token_ids == alone
         for session in (first, neighbour, broken):
             await session.half_close(*Stream)
         await until_free(address, 4)

@@ -172,11 +172,11 @@ def engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveE
 
 
 @asynccontextmanager
-async def chat(**config: Any) -> AsyncIterator[Caller]:
+async def chat() -> AsyncIterator[Caller]:
     async with running_worker(engine) as worker, channel_to(worker.address) as channel:
         session = await Caller(channel).open()
         sampling = common.SamplingParams(max_new_tokens=24, temperature=1, top_p=1)
-        await session.configure(**{"mode": CHAT, "seed": 1, "sampling": sampling, **config})
+        await session.configure(mode=CHAT, seed=1, sampling=sampling)
         yield session
 
 
@@ -184,7 +184,7 @@ def sampling(**fields: Any) -> dict[str, Any]:
     return {"sampling": common.SamplingParams(**fields)}
 
 
-async def test_turn_is_answered_in_text_and_the_session_goes_on() -> None:
+async def test_turns_are_answered_in_text_and_in_speech_if_asked() -> None:
     async with chat() as session:
         first = await session.unit(1, turn())
         second = await session.unit(2, turn(), **sampling(max_new_tokens=3, ignore_eos=True))
@@ -193,29 +193,12 @@ async def test_turn_is_answered_in_text_and_the_session_goes_on() -> None:
         assert second.done.usage.output_text_tokens == 3
         assert second.prefill.prefilled.context_tokens == first.prefill.prefilled.context_tokens
         assert first.samples == 0
+        asked = turn(tts=pb.TtsConfig(enabled=True))
+        spoken = await session.unit(3, asked, **sampling(seed=2, max_new_tokens=6))
+        assert spoken.text
+        assert spoken.samples == 960 * spoken.done.usage.output_audio_tokens > 0
+        assert spoken.done.timings.HasField("vocoder")
         await session.half_close(*session.calls)
-
-
-async def test_turn_is_spoken_if_asked() -> None:
-    async with chat() as session:
-        answers = await session.unit(
-            1, turn(tts=pb.TtsConfig(enabled=True)), **sampling(seed=2, max_new_tokens=6)
-        )
-        assert answers.text
-        assert answers.samples == 960 * answers.done.usage.output_audio_tokens > 0
-        assert answers.done.timings.HasField("vocoder")
-        await session.half_close(*session.calls)
-
-
-async def test_system_prompt_of_the_config_is_part_of_every_turn() -> None:
-    async with chat(system_prompt="Be very brief, please.") as prompted, chat() as plain:
-        long, short = await prompted.unit(1, turn()), await plain.unit(1, turn())
-        difference = (
-            long.prefill.prefilled.usage.input_text_tokens - short.prefill.prefilled.usage.input_text_tokens
-        )
-        assert difference > 10
-        for session in (prompted, plain):
-            await session.half_close(*session.calls)
 
 
 async def test_turn_with_a_bad_picture_fails_alone() -> None:

@@ -11,6 +11,7 @@ from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.interface.setups import Window, WindowMode
+from tests.inference_service.engine.batch.test_packed import feed
 
 HIDDEN = 16
 PROMPT = 9
@@ -29,12 +30,6 @@ def decoder() -> PackedDecoder:
         )
     )  # fmt: skip
     return PackedDecoder(model.eval(), 2, 128)
-
-
-def feed(context: Context, rows: Tensor) -> Tensor:
-    (hidden,) = context.decoder.forward([context.segment(Rows.of(rows))])
-    context.advance(len(rows))
-    return hidden
 
 
 def rows(count: int, seed: int = 0) -> Tensor:

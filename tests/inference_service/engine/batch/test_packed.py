@@ -1,6 +1,7 @@
 """Packed forwards go by differences of positions, and leave no cleared slot behind."""
 
 import torch
+from torch import Tensor
 from transformers import (
     LlamaConfig,
     LlamaModel,
@@ -12,6 +13,7 @@ from transformers import (
 )
 
 from inference_service.device.rows import Rows
+from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 
 HIDDEN = 64
@@ -54,6 +56,13 @@ def mistral() -> PreTrainedModel:
             num_attention_heads=4, num_key_value_heads=2, rope_parameters=ROPE, sliding_window=7,
         )
     ))  # fmt: skip
+
+
+def feed(context: Context, rows: Tensor) -> Tensor:
+    """Append rows [n, hidden] to a context; return their hidden states [n, hidden]."""
+    (hidden,) = context.decoder.forward([context.segment(Rows.of(rows))])
+    context.advance(len(rows))
+    return hidden
 
 
 def test_differences_of_positions_matter_and_nothing_else_of_them() -> None:

@@ -6,11 +6,10 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralModel
 
-from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.rolling import RollingContext
 from inference_service.interface.setups import Window
-from tests.inference_service.engine.batch.test_packed import HIDDEN, mistral
+from tests.inference_service.engine.batch.test_packed import HIDDEN, feed, mistral
 
 REACH, SLACK = 7, 9
 
@@ -26,12 +25,10 @@ def test_rows_of_rolling_context_compute_as_in_one_pass(seed: int) -> None:
     rows = torch.randn(150, HIDDEN)
     context = RollingContext(decoder, rng.randrange(2), Window(), REACH, reach=REACH)
 
-    hidden, fed = [], 0
+    hidden, fed = list[torch.Tensor](), 0
     while fed < len(rows):
-        segment = context.segment(Rows.of(rows[fed : fed + rng.choice([1, 1, rng.randint(1, SLACK)])]))
-        hidden += decoder.forward([segment])
-        context.advance(len(segment.rows))
-        fed += len(segment.rows)
+        hidden.append(feed(context, rows[fed : fed + rng.choice([1, 1, rng.randint(1, SLACK)])]))
+        fed += len(hidden[-1])
 
     whole = alone.eval()(inputs_embeds=rows[None], use_cache=False).last_hidden_state[0]
     torch.testing.assert_close(torch.cat(hidden), whole, atol=1e-4, rtol=0)
@@ -43,8 +40,7 @@ def test_tokens_are_what_the_next_row_looks_back_on() -> None:
     context = RollingContext(decoder, 0, Window(), REACH, reach=REACH)
     sizes = []
     for _ in range(30):
-        decoder.forward([context.segment(Rows.of(torch.randn(1, HIDDEN)))])
-        context.advance(1)
+        feed(context, torch.randn(1, HIDDEN))
         sizes.append(context.tokens)
     assert sizes == [*range(1, REACH + 1), *[REACH] * (30 - REACH)]
 
@@ -54,11 +50,8 @@ def test_restart_begins_at_the_first_position() -> None:
     decoder = PackedDecoder(mistral(), 1, REACH + SLACK)
     context = RollingContext(decoder, 0, Window(), REACH, reach=REACH)
     rows = torch.randn(5, HIDDEN)
-    (first,) = decoder.forward([context.segment(Rows.of(rows))])
-    context.advance(5)
+    first = feed(context, rows)
     for _ in range(40):
-        decoder.forward([context.segment(Rows.of(torch.randn(1, HIDDEN)))])
-        context.advance(1)
+        feed(context, torch.randn(1, HIDDEN))
     context.restart()
-    (again,) = decoder.forward([context.segment(Rows.of(rows))])
-    torch.testing.assert_close(again, first)
+    torch.testing.assert_close(feed(context, rows), first)

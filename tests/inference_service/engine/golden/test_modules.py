@@ -17,7 +17,6 @@ from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import adjusted, decide, probabilities
 
 HIDDEN_LIMIT = 5e-5
-LOGITS_LIMIT = 1e-4
 
 
 SETTINGS = DuplexSettings(text_repetition_penalty=1.05, length_penalty=1.1)

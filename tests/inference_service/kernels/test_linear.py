@@ -119,7 +119,7 @@ def test_nothing_beside_rows_and_outputs_is_read_or_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "x", [rows(3, 23), rows(3, 24).double(), rows(3, 24).bfloat16(), rows(24, 1), rows()]
+    "x", [rows(3, 23), rows(3, 24).double(), rows(3, 24).bfloat16(), rows(24, 1), torch.zeros(())]
 )
 def test_rows_of_another_sort_are_refused(x: Tensor) -> None:
     with pytest.raises(ValueError, match=r"takes \[\.\.\., 24\] in float32 on the CPU"):

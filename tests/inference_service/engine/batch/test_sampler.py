@@ -18,6 +18,7 @@ from inference_service.engine.batch.sampler import (
     choose_in_numpy,
     choose_together,
     goes_by_rows,
+    penalise,
     ranked,
 )
 from inference_service.interface.setups import KEEP_ALL, Sampling
@@ -82,6 +83,12 @@ def test_ranked_scores_put_nan_first_and_then_likeliest(width: int) -> None:
     np.testing.assert_array_equal(found.ids[is_one], expected.indices.numpy()[is_one])
     assert found.ids[1, 0] == 70
     assert [len(set(ids)) for ids in found.ids.tolist()] == [width] * 4
+
+
+def test_repetition_lowers_positive_and_negative_scores_once() -> None:
+    scores = torch.tensor([[2.0, -2.0, 0.0, 1.0]])
+    penalise(scores, torch.tensor([[0, 1, 2, 0]]), torch.tensor([[2.0]]))
+    assert scores.tolist() == [[1.0, -4.0, 0.0, 1.0]]
 
 
 def test_all_may_be_drawn_or_few_of_them() -> None:
@@ -256,6 +263,16 @@ def test_of_equal_scores_the_lower_ids_come_first_however_many_there_are(
     token = chosen(torch.zeros(size), draw, way)
     assert token is not None
     assert abs(token - int(uniform * top_p * min(top_k, size))) <= 1
+
+
+@each_way
+def test_first_tested_token_is_drawn_with_model_probability(way: Way) -> None:
+    scores = torch.tensor([2.0, 1.0, 0.0])
+    draws = [
+        Draw(0.1, 1, 1.0, Noise(seed).ahead(2), first=1, forbidden=torch.tensor([1])) for seed in range(4000)
+    ]
+    found = way(scores.repeat(4000, 1), draws).count(1) / 4000
+    assert abs(found - float(scores.softmax(0)[1])) < 0.03
 
 
 def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:

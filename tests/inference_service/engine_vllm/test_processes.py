@@ -55,10 +55,6 @@ def is_alive(process: int) -> bool:
     return state != "Z"
 
 
-def name_of(process: int) -> str:
-    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
 @dataclass
 class Running:
     """A worker that serves, in a process group of its own."""
@@ -70,7 +66,7 @@ class Running:
 
     @property
     def core(self) -> int:
-        (found,) = [it for it in self.below if "EngineCore" in name_of(it)]
+        (found,) = [it for it in self.below if b"EngineCore" in Path(f"/proc/{it}/cmdline").read_bytes()]
         return found
 
     async def exit_code(self) -> int:

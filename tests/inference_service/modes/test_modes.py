@@ -142,14 +142,11 @@ def test_a_voice_is_looked_for_where_there_is_one() -> None:
 @pytest.mark.parametrize("mode", SAMPLED)
 def test_the_effective_config_states_every_value_and_gives_the_same_session(mode: pb.SessionMode) -> None:
     first = plan(mode, system_prompt="Hi." if mode != TRANSCRIBE else "")
-    unset = [f.name for f in first.effective.sampling.DESCRIPTOR.fields if f.name not in _set(first)]
+    stated = {field.name for field, _ in first.effective.sampling.ListFields()}
+    unset = [f.name for f in first.effective.sampling.DESCRIPTOR.fields if f.name not in stated]
     assert unset == ["stop_token_ids", "stop", "seed"]
     second = resolve(first.effective, EVERYTHING, draw_seed=lambda: 0)
     assert (second.setup, second.effective, second.ignored_fields) == (first.setup, first.effective, ())
-
-
-def _set(resolved: SessionPlan) -> set[str]:
-    return {field.name for field, _ in resolved.effective.sampling.ListFields()}
 
 
 @pytest.mark.parametrize(("mode", "idle_s"), [(CHAT, None), (TOKENS, 60), (TRANSCRIBE, 60)])

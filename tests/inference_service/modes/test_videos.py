@@ -81,14 +81,8 @@ async def pair() -> AsyncIterator[Pair]:
         try:
             yield Pair(worker.address, stranger, neighbour)
         finally:
-            leave(stranger, neighbour)
-
-
-def leave(*callers: Caller) -> None:
-    """End sessions whatever they are doing."""
-    for caller in callers:
-        for call in caller.calls.values():
-            call.cancel()
+            for call in (*stranger.calls.values(), *neighbour.calls.values()):
+                call.cancel()
 
 
 async def test_video_is_seen_and_heard() -> None:

@@ -1,5 +1,7 @@
 """How a duplex session decides its next token."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,15 +39,11 @@ def random_scores(seed: int) -> Tensor:
     return torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def with_(settings: DuplexSettings, **changes: object) -> DuplexSettings:
-    return DuplexSettings(**{**vars(settings), **changes})
-
-
 def test_a_decision_that_nothing_came_between_is_asked_for_once() -> None:
     one = sampler()
     foreseen = one.draw(PLAIN)
     assert one.draw(PLAIN) is foreseen
-    others = [one.draw(PLAIN, Noise(9)), one.draw(with_(PLAIN, top_k=3))]
+    others = [one.draw(PLAIN, Noise(9)), one.draw(replace(PLAIN, top_k=3))]
     assert not any(foreseen.is_like(other) for other in others)
     one.decided(300, PLAIN)
     after = one.draw(PLAIN)
@@ -73,7 +71,7 @@ def test_chunk_eos_is_tested_before_any_rule_and_leaves_no_trace() -> None:
 
 
 def test_chunk_eos_that_did_not_win_is_not_drawn_after_the_rules() -> None:
-    settings = with_(PLAIN, temperature=1.0, top_k=2, top_p=1.0)
+    settings = replace(PLAIN, temperature=1.0, top_k=2, top_p=1.0)
     logits = scores(chunk_eos=8.0, t300=9.0)
     one = sampler()
     ends = [decide(one, logits, settings) for _ in range(200)]
@@ -87,7 +85,7 @@ def test_forbidden_tokens_are_never_decided_nor_count_in_the_rank_of_listening()
     assert decide(one, scores(**{f"t{FORBIDDEN}": 9.0}, t300=1.0), GREEDY) == 300
     assert FORBIDDEN not in {decide(one, scores(**{f"t{FORBIDDEN}": 9.0}), PLAIN) for _ in range(50)}
     logits = scores(chunk_eos=3.0, t7=3.0, t300=5.0, listen=1.0)
-    assert decide(sampler(), logits, with_(GREEDY, listen_top_k=2)) == SPECIAL.listen
+    assert decide(sampler(), logits, replace(GREEDY, listen_top_k=2)) == SPECIAL.listen
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ def test_forbidden_tokens_are_never_decided_nor_count_in_the_rank_of_listening()
 def test_repetition_looks_back_as_far_as_its_window(
     window: int, decided: list[int], history: list[int]
 ) -> None:
-    settings = with_(GREEDY, text_repetition_penalty=1.2, text_repetition_window_size=window)
+    settings = replace(GREEDY, text_repetition_penalty=1.2, text_repetition_window_size=window)
     one = sampler()
     assert [decide(one, scores(t300=1.1, t301=1.0, t302=0.95), settings) for _ in range(4)] == decided
     assert one.history.tolist() == history
@@ -105,7 +103,7 @@ def test_repetition_looks_back_as_far_as_its_window(
 def test_length_penalty_makes_the_end_of_a_turn_less_likely() -> None:
     logits = scores(turn_eos=1.05, t300=1.0)
     assert decide(sampler(), logits, GREEDY) == SPECIAL.turn_eos
-    assert decide(sampler(), logits, with_(GREEDY, length_penalty=1.1)) == 300
+    assert decide(sampler(), logits, replace(GREEDY, length_penalty=1.1)) == 300
 
 
 @pytest.mark.parametrize("score", [3.0, -3.0])
@@ -114,7 +112,7 @@ def test_listen_scale_multiplies_the_odds_of_listening_alone(score: float, scale
     logits = random_scores(1)
     logits[SPECIAL.listen] = score
     before, after = (
-        adjusted(logits, sampler().draw(with_(PLAIN, listen_prob_scale=s))).softmax(0) for s in (1.0, scale)
+        adjusted(logits, sampler().draw(replace(PLAIN, listen_prob_scale=s))).softmax(0) for s in (1.0, scale)
     )
     odds = after / before
     assert float(odds[SPECIAL.listen] / odds[300]) == pytest.approx(scale, rel=1e-4)
@@ -122,7 +120,7 @@ def test_listen_scale_multiplies_the_odds_of_listening_alone(score: float, scale
 
 
 def test_listen_scale_of_nothing_never_listens() -> None:
-    settings = with_(GREEDY, listen_prob_scale=0.0, listen_top_k=5)
+    settings = replace(GREEDY, listen_prob_scale=0.0, listen_top_k=5)
     assert decide(sampler(), scores(listen=9.0, t300=1.0), settings) == 300
 
 
@@ -132,13 +130,13 @@ def test_listening_is_sure_among_the_best_k(rank: int, listens: bool, greedy: bo
     logits = torch.full((VOCABULARY,), -20.0)
     logits[300:310] = torch.arange(10.0, 0.0, -1.0)
     logits[SPECIAL.listen] = 10.5 - rank
-    settings = with_(PLAIN, greedy=greedy, listen_top_k=3, temperature=2.0, top_k=8, top_p=0.3)
+    settings = replace(PLAIN, greedy=greedy, listen_top_k=3, temperature=2.0, top_k=8, top_p=0.3)
     decided = {decide(sampler(seed), logits, settings) for seed in range(20)}
     assert (decided == {SPECIAL.listen}) is listens
 
 
 def test_noise_of_one_unit_leaves_the_sessions_alone() -> None:
-    settings = with_(PLAIN, temperature=1.0, top_k=100, top_p=1.0)
+    settings = replace(PLAIN, temperature=1.0, top_k=100, top_p=1.0)
     disturbed, plain = sampler(3), sampler(3)
     decide(disturbed, random_scores(0), settings, Noise(9))
     assert decide(disturbed, random_scores(1), settings) == decide(plain, random_scores(1), settings)
@@ -146,7 +144,7 @@ def test_noise_of_one_unit_leaves_the_sessions_alone() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-45, 1e-6])
 def test_coldest_temperatures_take_the_best(temperature: float) -> None:
-    settings = with_(PLAIN, temperature=temperature)
+    settings = replace(PLAIN, temperature=temperature)
     assert decide(sampler(), random_scores(2), settings) == decide(sampler(), random_scores(2), GREEDY)
 
 
@@ -163,6 +161,6 @@ def test_score_that_is_no_number_poisons_the_decision(
 
 def test_every_decision_draws_same_number_of_random_numbers() -> None:
     one = sampler()
-    for number, given in enumerate([GREEDY, PLAIN, with_(PLAIN, temperature=2.0), GREEDY], 1):
+    for number, given in enumerate([GREEDY, PLAIN, replace(PLAIN, temperature=2.0), GREEDY], 1):
         decide(one, scores(chunk_eos=3.0), given)
         assert one.noise.drawn == number * UNIFORMS

@@ -37,6 +37,18 @@ def done(text: str, audio: str | None = None) -> dict[str, object]:
     return {"type": "done", "text": text, **counts, "audio_data": audio, "recording_session_id": None}
 
 
+def answering(*events: dict[str, object], close: int | None = None) -> Script:
+    """Take a request and send these events; then close the connection with a code."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(*events)
+        if close is not None:
+            await peer.socket.close(close)
+
+    return script
+
+
 class Requests(list[dict[str, Any]]):
     """The clients' requests; each is answered with the next of `texts`, spoken on request."""
 
@@ -155,11 +167,7 @@ async def test_spoken_answer_is_saved_to_answer_wav_by_default(tmp_path: Path) -
 
 
 async def test_answer_without_speech_is_reported() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(PREFILLED, chunk("Seven."), done("Seven."))
-
-    outcome = await chat(script, "Prime?", "--speak")
+    outcome = await chat(answering(PREFILLED, chunk("Seven."), done("Seven.")), "Prime?", "--speak")
 
     assert (outcome.code, outcome.out) == (1, "Seven.\n")
     assert outcome.err == "The answer was written, but not spoken. Does this model speak?\n"
@@ -167,13 +175,11 @@ async def test_answer_without_speech_is_reported() -> None:
 
 async def test_events_as_json() -> None:
     place = {"position": 1, "estimated_wait_s": 9.5, "estimate_is_guess": True}
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        queued = {"type": "queued", **place, "queue_length": 1, "ticket_id": "t"}
-        await peer.send(queued, {"type": "queue_done"})
-        await peer.send(PREFILLED, chunk("Sept é", HALF_SECOND), done("Sept é"))
-
+    queued: list[dict[str, object]] = [
+        {"type": "queued", **place, "queue_length": 1, "ticket_id": "t"},
+        {"type": "queue_done"},
+    ]
+    script = answering(*queued, PREFILLED, chunk("Sept é", HALF_SECOND), done("Sept é"))
     outcome = await chat(script, "Prime?", "--json")
 
     counts = {"input_tokens": 27, "generated_tokens": 4}
@@ -207,10 +213,7 @@ async def test_key_comes_from_a_file_or_a_variable(tmp_path: Path, where: str) -
 
 
 async def test_unsupported_option_is_reported() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(PREFILLED, done("Seven.") | {"unsupported_fields": ["enable_thinking"]})
-
+    script = answering(PREFILLED, done("Seven.") | {"unsupported_fields": ["enable_thinking"]})
     outcome = await chat(script, "Prime?", "--thinking")
 
     assert outcome == Outcome(0, "Seven.\n", "settings without effect: enable_thinking\n")
@@ -225,11 +228,7 @@ async def test_unsupported_option_is_reported() -> None:
     ],
 )
 async def test_rejected_request_is_reported_with_exit_code(code: str, text: str, exit_code: int) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send({"type": "error", "error": "No.", "code": code})
-        await peer.socket.close(1008)
-
+    script = answering({"type": "error", "error": "No.", "code": code}, close=1008)
     outcome = await chat(script, "Prime?")
 
     assert (outcome.code, outcome.out) == (exit_code, "")
@@ -237,14 +236,8 @@ async def test_rejected_request_is_reported_with_exit_code(code: str, text: str,
 
 
 async def test_answer_that_breaks_off_fails_after_what_came() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(
-            PREFILLED, chunk("Sev"), {"type": "error", "error": "Lost.", "code": "inference_error"}
-        )
-        await peer.socket.close(1011)
-
-    outcome = await chat(script, "Prime?")
+    error: dict[str, object] = {"type": "error", "error": "Lost.", "code": "inference_error"}
+    outcome = await chat(answering(PREFILLED, chunk("Sev"), error, close=1011), "Prime?")
 
     assert (outcome.code, outcome.out) == (1, "Sev\n")
     assert outcome.err == "The session ended: backend_error (code 1011). Lost.\n"
@@ -390,13 +383,8 @@ async def test_error_in_a_terminal_ends_the_first_question_only() -> None:
 @pytest.mark.parametrize("no_color", ["", "1"])
 async def test_place_in_the_queue_is_shown_on_a_terminal_and_taken_back(no_color: str) -> None:
     place = {"position": 2, "queue_length": 3, "estimated_wait_s": 9.5, "ticket_id": "t"}
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send({"type": "queued", **place}, {"type": "queue_done"})
-        await peer.send(PREFILLED, done("Seven\x1b]0;title\x07."))
-
-    async with replay(script) as url:
+    queued: list[dict[str, object]] = [{"type": "queued", **place}, {"type": "queue_done"}]
+    async with replay(answering(*queued, PREFILLED, done("Seven\x1b]0;title\x07."))) as url:
         terminal = Terminal(url, "Prime?", no_color=no_color)
         await terminal.until("waiting: place 2 of 3, about 10 s")
         assert await terminal.until("]0;title.") == "Seven"

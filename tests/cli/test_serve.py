@@ -5,9 +5,7 @@ import json
 import os
 import pty
 import signal
-import tempfile
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,13 +56,6 @@ async def one_utterance(url: str) -> str:
             if isinstance(event, antiphon.Transcript):
                 break
     return event.text
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A short path: that of a Unix socket in it has room for a hundred characters."""
-    with tempfile.TemporaryDirectory(prefix="serve-") as folder:
-        yield Path(folder)
 
 
 def test_every_address_of_the_banner_answers(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import signal
-import tempfile
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +23,6 @@ from tests.support.scrape import Scrape
 from tests.ws_adapter.support.conversation import INIT, append
 
 WORKERS = ("--workers", "2")
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A short path: that of a Unix socket in it has room for a hundred characters."""
-    with tempfile.TemporaryDirectory(prefix="serve-") as folder:
-        yield Path(folder)
 
 
 def descriptors(serve: Serve) -> int:

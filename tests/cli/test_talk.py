@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import wave
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +15,6 @@ import pytest
 from antiphon import write_wav
 from tests.cli.support.process import ANTIPHON, Outcome, run, run_cli
 from tests.cli.support.processes import processes_naming, serving
-
-TONE = (0.1 * np.sin(np.arange(8000) * 0.2)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server whose model answers every unit with "Yes."."""
-    with serving(tmp_path_factory.mktemp("serve"), "reply") as serve:
-        yield serve.address("WebSocket")
-
-
-@pytest.fixture
-def question(tmp_path: Path) -> Path:
-    path = tmp_path / "question.wav"
-    write_wav(path, TONE, 16_000)
-    return path
 
 
 def assert_answer(path: Path, seconds: float) -> None:
@@ -160,19 +143,10 @@ def test_talk_takes_the_root_of_a_server_and_its_own_address(url: str, question:
 
 
 def demo(folder: Path, expected_reply: str) -> Outcome:
-    """Runs the demo in `folder` with one recording, after one that is not for the demo."""
-    write_wav(folder / "question.wav", TONE, 16_000)
-    entries = [
-        {"file": "none.wav", "text": "say nothing", "expected_reply": "", "voice": "a", "command": "say"},
-        {
-            "file": "question.wav",
-            "text": "is it true",
-            "expected_reply": expected_reply,
-            "voice": "a",
-            "command": "say",
-            "demo": True,
-        },
-    ]
+    """Runs the demo in `folder`, which has a question, with one recording after one that is not for it."""
+    both = {"voice": "a", "command": "say"}
+    asked = {"file": "question.wav", "text": "is it true", "expected_reply": expected_reply, "demo": True}
+    entries = [{"file": "none.wav", "text": "say nothing", "expected_reply": "", **both}, asked | both]
     (folder / "manifest.json").write_text(json.dumps(entries))
     command = [sys.executable, "-m", "tests.cli.support.scripted_antiphon", "demo"]
     env = os.environ | {"ANTIPHON_TEST_SCRIPT": "reply", "TMPDIR": str(folder)}
@@ -180,6 +154,7 @@ def demo(folder: Path, expected_reply: str) -> Outcome:
     return run([*command, *arguments], env, None, 60)
 
 
+@pytest.mark.usefixtures("question")
 def test_demo_passes_when_the_right_answer_was_heard(tmp_path: Path) -> None:
     done = demo(tmp_path, "yes")
 
@@ -192,6 +167,7 @@ def test_demo_passes_when_the_right_answer_was_heard(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("question")
 def test_demo_fails_when_another_answer_was_heard(tmp_path: Path) -> None:
     done = demo(tmp_path, "ye")
 

@@ -6,37 +6,25 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from antiphon import write_wav
 from antiphon.audio.wav import read_wav
 from tests.cli.support.process import run_cli, run_without
-from tests.cli.support.processes import serving
 from tests.support.patience import START_S
-
-TONE = (0.1 * np.sin(np.arange(8000) * 0.2)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server whose model answers every unit with "Yes."."""
-    with serving(tmp_path_factory.mktemp("serve"), "reply") as serve:
-        yield serve.address("WebSocket")
 
 
 @asynccontextmanager
 async def talking(
-    folder: Path, url: str, *options: str | Path, terminal: int | None = None
+    question: Path, url: str, *options: str | Path, terminal: int | None = None
 ) -> AsyncIterator[Process]:
-    """The command, with a microphone that hears a tone; ended whatever happens."""
-    write_wav(folder / "question.wav", TONE, 16_000)
-    command = [sys.executable, "-m", "tests.cli.support.spoken_antiphon", folder / "question.wav"]
-    arguments = [*command, folder / "played.wav", "talk", "--url", url, *options]
+    """The command, with a microphone that hears the question; ended whatever happens."""
+    command = [sys.executable, "-m", "tests.cli.support.spoken_antiphon", question]
+    arguments = [*command, question.with_name("played.wav"), "talk", "--url", url, *options]
     process = await asyncio.create_subprocess_exec(
         *map(str, arguments), stdin=terminal, stdout=PIPE, stderr=PIPE
     )
@@ -57,9 +45,9 @@ async def line_with(process: Process, word: str) -> None:
 
 
 @pytest.mark.long
-async def test_ctrl_c_ends_a_spoken_conversation(url: str, tmp_path: Path) -> None:
-    out = tmp_path / "answer.wav"
-    async with talking(tmp_path, url, "--out", out) as process:
+async def test_ctrl_c_ends_a_spoken_conversation(url: str, question: Path) -> None:
+    out = question.with_name("answer.wav")
+    async with talking(question, url, "--out", out) as process:
         await line_with(process, "Ctrl-C ends the conversation")
         await line_with(process, "turn ends")
         await line_with(process, "turn ends")
@@ -69,13 +57,13 @@ async def test_ctrl_c_ends_a_spoken_conversation(url: str, tmp_path: Path) -> No
     assert process.returncode == 0, errors.decode()
     assert errors.decode() == ""
     assert np.any(read_wav(out, 24_000))
-    assert np.any(read_wav(tmp_path / "played.wav", 24_000))
+    assert np.any(read_wav(question.with_name("played.wav"), 24_000))
 
 
-async def test_enter_pauses_a_spoken_conversation_and_goes_on(url: str, tmp_path: Path) -> None:
+async def test_enter_pauses_a_spoken_conversation_and_goes_on(url: str, question: Path) -> None:
     keyboard, terminal = os.openpty()
     try:
-        async with talking(tmp_path, url, terminal=terminal) as process:
+        async with talking(question, url, terminal=terminal) as process:
             await line_with(process, "Enter pauses it, Ctrl-C ends the conversation")
             await line_with(process, "turn ends")
             os.write(keyboard, b"\n")
@@ -92,16 +80,16 @@ async def test_enter_pauses_a_spoken_conversation_and_goes_on(url: str, tmp_path
     assert (process.returncode, errors.decode()) == (0, "")
 
 
-async def test_time_limit_ends_a_spoken_conversation(url: str, tmp_path: Path) -> None:
-    async with talking(tmp_path, url, "--session-timeout", "1", "--json") as process:
+async def test_time_limit_ends_a_spoken_conversation(url: str, question: Path) -> None:
+    async with talking(question, url, "--session-timeout", "1", "--json") as process:
         output, errors = await process.communicate()
 
     assert process.returncode == 0, errors.decode()
     assert "created" in [json.loads(line)["type"] for line in output.decode().splitlines()]
 
 
-async def test_server_that_is_away_fails(tmp_path: Path) -> None:
-    async with talking(tmp_path, "ws://127.0.0.1:9") as process:
+async def test_server_that_is_away_fails(question: Path) -> None:
+    async with talking(question, "ws://127.0.0.1:9") as process:
         _, errors = await process.communicate()
 
     assert process.returncode == 4, errors.decode()
@@ -114,9 +102,8 @@ def test_without_the_extra_the_message_names_it() -> None:
     assert "pip install 'antiphon[mic]'" in done.err
 
 
-def test_devices_are_not_for_a_file(tmp_path: Path) -> None:
-    write_wav(tmp_path / "question.wav", TONE, 16_000)
-    done = run_cli("talk", tmp_path / "question.wav", "--speaker", "2")
+def test_devices_are_not_for_a_file(question: Path) -> None:
+    done = run_cli("talk", question, "--speaker", "2")
 
     assert done.code == 2
     assert done.err.startswith("--microphone and --speaker are for a conversation without FILE.")

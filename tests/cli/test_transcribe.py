@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
+from tests.cli.conftest import TONE
 from tests.cli.support.process import ANTIPHON, Outcome
 from tests.sdk.audio.test_wav import wav_bytes
 from tests.sdk.replay import Peer, replay
@@ -29,15 +31,29 @@ from tests.sdk.session.test_transcription import (
 )
 from tests.support.patience import PATIENCE_S
 
-TONE = (0.1 * np.sin(np.arange(40_000) * 0.2)).astype(np.float32)
 PCM = (TONE * 32768).round().astype("<i2")
 
 
 @pytest.fixture
 def question(tmp_path: Path) -> Path:
+    """A recording that does not fit into one event."""
     path = tmp_path / "question.wav"
     write_wav(path, TONE, 16_000)
     return path
+
+
+async def start(url: str, *arguments: str | Path) -> Any:
+    """Start `antiphon transcribe` with pipes."""
+    command = (*ANTIPHON, "transcribe", *map(str, arguments), "--url", url)
+    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+
+
+async def end(process: Any) -> Outcome:
+    """Wait for its end, while its standard input stays open."""
+    async with asyncio.timeout(PATIENCE_S):
+        out, err, code = await asyncio.gather(process.stdout.read(), process.stderr.read(), process.wait())
+    process.stdin.close()
+    return Outcome(code, out.decode(), err.decode())
 
 
 async def begun(peer: Peer, *received: str) -> None:
@@ -110,15 +126,10 @@ async def test_words_are_printed_while_the_recording_is_sent(question: Path) -> 
         await peer.socket.wait_closed()
 
     async with replay(script) as url:
-        process = await asyncio.create_subprocess_exec(
-            *ANTIPHON, "transcribe", str(question), "--realtime", "--url", url, stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
+        process = await start(url, question, "--realtime")
         assert await asyncio.wait_for(process.stdout.readexactly(4), PATIENCE_S) == b"good"
         printed.set()
-        out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-
-    assert (process.returncode, out) == (0, b"\n")
+        assert await end(process) == Outcome(0, "\n", "")
 
 
 async def test_events_as_json(question: Path) -> None:
@@ -160,20 +171,11 @@ async def test_ctrl_c_ends_what_comes_from_a_pipe_and_its_text_is_printed() -> N
         await peer.socket.wait_closed()
 
     async with replay(script) as url:
-        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = await asyncio.create_subprocess_exec(*ANTIPHON, "transcribe", "-", "--url", url, **pipes)
-        assert process.stdin is not None
+        process = await start(url, "-")
         process.stdin.write(PCM[:1600].tobytes())
         await asyncio.wait_for(heard.wait(), PATIENCE_S)
         process.send_signal(signal.SIGINT)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        out = await asyncio.wait_for(process.stdout.read(), PATIENCE_S)
-        err = await asyncio.wait_for(process.stderr.read(), PATIENCE_S)
-        code = await asyncio.wait_for(process.wait(), PATIENCE_S)
-        process.stdin.close()
-
-    assert (code, out, err) == (0, b"good\n", b"")
+        assert await end(process) == Outcome(0, "good\n", "")
 
 
 async def test_second_ctrl_c_ends_everything() -> None:
@@ -187,20 +189,13 @@ async def test_second_ctrl_c_ends_everything() -> None:
         await peer.socket.wait_closed()
 
     async with replay(script) as url:
-        process = await asyncio.create_subprocess_exec(
-            *ANTIPHON, "transcribe", "-", "--url", url, stdin=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert process.stdin is not None
-        assert process.stderr is not None
+        process = await start(url, "-")
         process.stdin.write(PCM[:1600].tobytes())
         for event in (heard, final):
             await asyncio.wait_for(event.wait(), PATIENCE_S)
             process.send_signal(signal.SIGINT)
-        err = await asyncio.wait_for(process.stderr.read(), PATIENCE_S)
-        code = await asyncio.wait_for(process.wait(), PATIENCE_S)
-        process.stdin.close()
-
-    assert (code, err) == (1, b"Interrupted.\n")
+        ended = await end(process)
+    assert (ended.code, ended.err) == (1, "Interrupted.\n")
 
 
 @pytest.mark.parametrize(

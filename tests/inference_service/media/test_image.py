@@ -67,12 +67,6 @@ def test_of_an_animation_the_first_picture_is_seen() -> None:
     assert pixels[32, 32, 0] > 240
 
 
-def test_the_same_bytes_give_the_same_pixels() -> None:
-    data = jpeg("blue", "square", (640, 480))
-    first, second = (decode_frame(data, field=FIELD, side=SIDE) for _ in range(2))
-    assert np.array_equal(first, second)
-
-
 @pytest.mark.parametrize("size", [(640, 480), (9, 7), (1, 1), (400, 20), (20, 400)])
 def test_picture_as_it_is_keeps_its_shape(size: tuple[int, int]) -> None:
     pixels = decode_picture(encoded(Image.new("RGB", size, (200, 30, 30)), "PNG"), field=FIELD)

@@ -21,7 +21,7 @@ def pool() -> Iterator[MediaPool]:
 
 
 class Work:
-    """Jobs that say when they are done, and may be held."""
+    """Jobs that say when they are done."""
 
     def __init__(self) -> None:
         self.done: queue.Queue[object] = queue.Queue()
@@ -29,26 +29,21 @@ class Work:
     def job(self, name: object) -> Callable[[], None]:
         return lambda: self.done.put(name)
 
-    def held(self, name: object) -> tuple[Callable[[], None], threading.Event, threading.Event]:
-        """A job, whether it has begun, and what lets it go on."""
-        begun, go_on = threading.Event(), threading.Event()
-
-        def job() -> None:
-            begun.set()
-            assert go_on.wait(timeout=PATIENCE_S)
-            self.done.put(name)
-
-        return job, begun, go_on
-
     def next(self) -> object:
         return self.done.get(timeout=PATIENCE_S)
 
 
-def hold(work: Work, lane: Lane, kind: Priority, name: object) -> threading.Event:
-    """Submits a job that has begun, and returns what lets it go on."""
-    job, begun, go_on = work.held(name)
+def hold(work: Work, lane: Lane, kind: Priority, name: object, *, begins: bool = True) -> threading.Event:
+    """Submits a job, waits until it has begun if it `begins`, and returns what lets it go on."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def job() -> None:
+        begun.set()
+        assert go_on.wait(timeout=PATIENCE_S)
+        work.done.put(name)
+
     lane.submit(kind, job)
-    assert begun.wait(timeout=PATIENCE_S)
+    assert not begins or begun.wait(timeout=PATIENCE_S)
     return go_on
 
 
@@ -58,14 +53,7 @@ def lane(pool: MediaPool) -> Lane:
 
 def occupy(pool: MediaPool, work: Work, kind: Priority, count: int) -> list[threading.Event]:
     """Jobs of a kind that are at it until they are let go."""
-    releases = []
-    for number in range(count):
-        job, begun, go_on = work.held((kind, number))
-        lane(pool).submit(kind, job)
-        if number == 0:
-            assert begun.wait(timeout=PATIENCE_S)
-        releases.append(go_on)
-    return releases
+    return [hold(work, lane(pool), kind, (kind, number), begins=number == 0) for number in range(count)]
 
 
 def test_sound_waits_for_no_pictures_and_pictures_for_no_prompts(pool: MediaPool) -> None:
@@ -177,15 +165,7 @@ def test_waiting_lane_receives_progress(pool: MediaPool, monkeypatch: pytest.Mon
     assert {work.next() for _ in range(3)} == {"sound", "prompt", "waited"}
 
 
-def test_nothing_is_begun_after_the_end() -> None:
-    pool, work = MediaPool(threads=4), Work()
-    pool.stop()
-    assert not any(thread.is_alive() for thread in pool._threads)
-    lane(pool).submit(Priority.SOUND, work.job("late"))
-    assert work.done.empty()
-
-
-def test_stop_waits_for_running_job() -> None:
+def test_stop_waits_for_running_job_and_nothing_is_begun_afterwards() -> None:
     pool, work = MediaPool(threads=4), Work()
     go_on = hold(work, lane(pool), Priority.REST, "prompt")
     end = threading.Thread(target=pool.stop)
@@ -196,6 +176,8 @@ def test_stop_waits_for_running_job() -> None:
     end.join(timeout=PATIENCE_S)
     assert work.next() == "prompt"
     assert not any(thread.is_alive() for thread in pool._threads)
+    lane(pool).submit(Priority.SOUND, work.job("late"))
+    assert work.done.empty()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")

@@ -49,12 +49,17 @@ def log() -> Iterator[Log]:
 
 
 async def test_a_session_has_a_line_at_its_start_and_one_with_totals_at_its_end(log: Log) -> None:
-    async with running_worker(ScriptedEngine(), worker_id="w") as worker:
+    """None of them holds what was said."""
+    async with running_worker(ScriptedEngine(turn_end(CANARY), fails()), worker_id="w") as worker:
         async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).ready()
-            for number in (1, 2):
-                await caller.unit(number)
+            caller = await Caller(channel).ready(system_prompt=CANARY)
+            assert (await caller.unit(1)).text == CANARY
+            await caller.unit(2)
             await caller.leave()
+    assert [line["event"] for line in log.lines] == [
+        *("worker ready", "session opened", "unit failed", "session closed", "worker draining")
+    ]
+    assert "heron" not in log.stream.getvalue()
     begun, over = log.line("session opened"), log.line("session closed")
     assert begun["session_id"] == over["session_id"] == caller.session_id
     assert begun["worker_id"].startswith("w-")
@@ -104,20 +109,3 @@ async def test_a_refused_call_has_a_line(log: Log) -> None:
         owner.calls[Stream.PREFILL].cancel()
     line = log.line("call refused")
     assert (line["level"], line["code"], line["method"]) == ("warning", Reason.NO_FREE_SLOT, "Prefill")
-
-
-async def test_states_of_the_worker_have_lines(log: Log) -> None:
-    async with running_worker(ScriptedEngine()):
-        pass
-    assert [line["event"] for line in log.lines] == ["worker ready", "worker draining"]
-
-
-async def test_nothing_that_was_said_is_written(log: Log) -> None:
-    async with running_worker(ScriptedEngine(turn_end(CANARY), fails())) as worker:
-        async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).ready(system_prompt=CANARY)
-            assert (await caller.unit(1)).text == CANARY
-            await caller.unit(2)
-            await caller.leave()
-    assert len(log.lines) >= 4
-    assert "heron" not in log.stream.getvalue()

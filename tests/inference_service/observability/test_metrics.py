@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.contract import Reason
+from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service import semconv
 from antiphon_service.semconv import Phase, Side
 from inference_service.interface.engine import Done, End, Ticked, UnitTimings
@@ -24,6 +25,7 @@ from tests.support.scripted_engine import (
     fails,
     listen,
     running_worker,
+    speak,
     telemetry,
 )
 
@@ -51,11 +53,12 @@ def records(found: Scrape, *metrics: semconv.Metric) -> float:
     return sum(found.total(f"{metric.name}_count") for metric in metrics)
 
 
-async def one_session(worker: RunningWorker, units: int = 1) -> None:
+async def one_session(worker: RunningWorker, *units: pb.DuplexInput) -> None:
+    """A session with these units, by default with one of silence."""
     async with channel_to(worker.address) as channel:
         caller = await Caller(channel).ready(system_prompt=CANARY)
-        for number in range(1, units + 1):
-            await caller.unit(number)
+        for number, unit in enumerate(units or [duplex()], 1):
+            await caller.unit(number, unit)
         await caller.leave()
 
 
@@ -136,28 +139,20 @@ async def test_a_cleaned_slot_is_counted_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("play", "code", "side"),
+    ("play", "unit", "code", "side"),
     [
-        (fails(), Reason.INFERENCE_FAILED, Side.SERVER),
-        (fails(Reason.INPUT_TOO_LONG, "too long"), Reason.INPUT_TOO_LONG, Side.CLIENT),
-        (fails("of a kind that nobody knows"), semconv.OTHER, Side.CLIENT),
+        (fails(), duplex(), Reason.INFERENCE_FAILED, Side.SERVER),
+        (fails(Reason.INPUT_TOO_LONG, "too long"), duplex(), Reason.INPUT_TOO_LONG, Side.CLIENT),
+        (fails("of a kind that nobody knows"), duplex(), semconv.OTHER, Side.CLIENT),
+        (listen(), duplex(rate=1), Reason.AUDIO_INVALID, Side.CLIENT),
     ],
+    ids=["fault", "too long", "unknown", "input that cannot be used"],
 )
-async def test_a_failed_unit_is_counted_once(play: Play, code: str, side: Side) -> None:
+async def test_a_failed_unit_is_counted_once(play: Play, unit: pb.DuplexInput, code: str, side: Side) -> None:
     async with running_worker(ScriptedEngine(play), admin_port=0) as worker:
-        await one_session(worker, units=2)
+        await one_session(worker, unit, duplex())
         found = await scraped(worker)
     assert found.value(semconv.ERRORS.name, code=code, side=side) == 1
-    assert found.total(semconv.ERRORS.name) == 1
-
-
-async def test_input_that_cannot_be_used_is_counted_once() -> None:
-    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
-        async with channel_to(worker.address) as channel:
-            caller = await Caller(channel).ready()
-            await caller.unit(1, duplex(rate=1))
-            found = await scraped(worker)
-    assert found.value(semconv.ERRORS.name, code=Reason.AUDIO_INVALID, side=Side.CLIENT) == 1
     assert found.total(semconv.ERRORS.name) == 1
 
 
@@ -217,17 +212,15 @@ async def test_tick_work_with_and_without_deadline_is_counted_separately() -> No
 
 
 async def test_series_do_not_grow_with_sessions() -> None:
-    async with running_worker(ScriptedEngine(fails(), forgetful=True), admin_port=0) as worker:
+    engine = ScriptedEngine(fails(), speak(CANARY), forgetful=True)
+    async with running_worker(engine, admin_port=0) as worker:
+        await one_session(worker, duplex(), duplex())
         for _ in range(10):
             await one_session(worker)
         await scraped_until(worker, lambda s: records(s, semconv.EVENT_LOOP_LAG))
         before = (await scraped(worker)).samples.keys()
         for _ in range(40):
             await one_session(worker)
-        assert (await scraped(worker)).samples.keys() == before
-
-
-async def test_metrics_contain_no_spoken_text() -> None:
-    async with running_worker(ScriptedEngine(Play(((CANARY, 0.5),))), admin_port=0) as worker:
-        await one_session(worker)
-        assert "heron" not in (await scraped(worker)).exposition
+        after = await scraped(worker)
+    assert after.samples.keys() == before
+    assert "heron" not in after.exposition, "neither what is said nor the prompt"

@@ -2,19 +2,17 @@
 
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from antiphon.grpc import get_info
-from inference_service.app import EXIT_CONFIGURATION, EXIT_FAULT, Worker, serve
+from inference_service.app import EXIT_CONFIGURATION, EXIT_FAULT, serve
 from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
 from inference_service.options import WorkerOptions
 from inference_service.rpc.address import Address
-from inference_service.session.machine import Limits
 from tests.inference_service.support.caller import Caller, channel_to, soon
-from tests.support.scripted_engine import ScriptedEngine, running_worker, telemetry
+from tests.support.scripted_engine import ScriptedEngine, running_worker
 
 KEY = b"a key of 16 byte"
 
@@ -44,20 +42,6 @@ def test_address_locality_is_detected(text: str, is_local: bool) -> None:
 def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         Address.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("options", "remedy"),
-    [
-        ({}, "--worker-key-file"),
-        ({"insecure_grpc": True}, "--worker-key-file"),
-        ({"worker_key": KEY}, "--insecure-grpc"),
-    ],
-    ids=["nothing", "no key", "no permission"],
-)
-async def test_plain_tcp_beyond_loopback_needs_a_key(options: dict[str, Any], remedy: str) -> None:
-    with pytest.raises(ConfigurationError, match=remedy):
-        Worker(WorkerOptions(listen="0.0.0.0:0", **options), ScriptedEngine().start, Limits(), telemetry())
 
 
 async def test_with_both_a_worker_serves_beyond_loopback() -> None:
@@ -131,29 +115,6 @@ async def test_failure_to_load_ends_with_its_code(
 
     assert await serve(WorkerOptions(listen="127.0.0.1:0"), factory=load) == code
     assert told in (None, capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"slots": 0},
-        {"threads": 0},
-        {"drain_timeout_s": -1},
-        {"drain_timeout_s": float("inf")},
-        {"context_limit": 0},
-        {"worker_id": "w\n1"},
-        {"worker_key": b""},
-        {"worker_key": b"x" * 15},
-    ],
-)
-def test_options_that_cannot_work(changes: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(changes)).replace("worker_key", "worker key")):
-        WorkerOptions(**changes)  # type: ignore[arg-type]
-
-
-async def test_a_window_that_cannot_be_is_a_matter_of_configuration() -> None:
-    options = WorkerOptions(listen="127.0.0.1:0", window_high=10, window_low=20)
-    assert await serve(options, factory=ScriptedEngine().start) == EXIT_CONFIGURATION
 
 
 async def test_the_window_of_the_options_is_the_default_of_sessions() -> None:

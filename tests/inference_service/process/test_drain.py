@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from antiphon.contract import MAX_MESSAGE_BYTES, Reason
@@ -66,6 +65,7 @@ async def test_a_ready_worker_describes_itself() -> None:
     assert answer.duplex_defaults.force_listen_count == 3
     assert answer.sampling_defaults.max_new_tokens == 20
     assert answer.version
+    assert worker.worker.admin_port is None, "there is none unless it is asked for"
 
 
 @asynccontextmanager
@@ -225,15 +225,3 @@ async def test_the_server_survives_garbage_collection() -> None:
         for _ in range(3):
             gc.collect()
         await Caller(channel).ready()
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-async def test_free_slots_count_only_clean_ones(is_clean: bool) -> None:
-    engine = ScriptedEngine(slots=2, slow_cleanup=not is_clean)
-    async with running_worker(engine) as worker, channel_to(worker.address) as channel:
-        caller = await Caller(channel).ready()
-        caller.calls[Stream.PREFILL].cancel()
-        await until(lambda: engine.session.is_closing)
-        assert (await info(channel)).free_slots == (2 if is_clean else 1)
-        if not is_clean:
-            engine.session.finish_cleanup()

@@ -111,13 +111,11 @@ async def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "remedy"),
     [
-        (["--listen", "0.0.0.0:0", "--insecure-grpc"], {}, "--worker-key-file"),
-        (["--listen", "0.0.0.0:0"], {KEY_VARIABLE: "0123456789abcdef"}, "--insecure-grpc"),
         ([], {KEY_VARIABLE: "too short"}, "openssl rand -hex 32"),
         (["--worker-key-file", "/does/not/exist"], {}, "/does/not/exist"),
         ([], {"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER"),
     ],
-    ids=["no key", "plain text", "short key", "no file", "no sampler"],
+    ids=["short key", "no file", "no sampler"],
 )
 async def test_a_worker_that_may_not_listen_so_says_why_and_exits_with_2(
     arguments: list[str], environment: dict[str, str], remedy: str

@@ -124,11 +124,6 @@ def test_worker_with_an_unfit_checkpoint_exits_with_code_2_and_one_sentence(fold
     assert all(part in sentence for part in named)
 
 
-def test_worker_on_a_missing_device_exits_with_code_2_and_names_it(folder: Path) -> None:
-    refusal = refusal_of_worker("--model", str(folder), "--device", "cuda:7")
-    assert "Cannot use the device 'cuda:7'" in refusal
-
-
 def test_checkpoint_over_free_memory_is_refused_before_weights_are_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import ssl
 from pathlib import Path
@@ -17,12 +16,11 @@ from cryptography.x509 import load_pem_x509_certificate
 from antiphon.errors import ConnectError
 from antiphon.grpc import Session, get_info
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.app import EXIT_CONFIGURATION, EXIT_DRAINED, Worker, serve
+from inference_service.app import EXIT_CONFIGURATION, EXIT_DRAINED, serve
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
-from inference_service.session.machine import Limits
 from tests.inference_service.support.caller import Caller, soon
-from tests.support.scripted_engine import ScriptedEngine, running_worker, telemetry
+from tests.support.scripted_engine import ScriptedEngine, running_worker
 
 
 class Files:
@@ -130,30 +128,9 @@ async def test_mutual_tls_needs_no_worker_key_beyond_loopback(files: Files) -> N
 
 
 async def test_tls_without_caller_authentication_is_refused_beyond_loopback(files: Files) -> None:
-    options = WorkerOptions(listen="0.0.0.0:0", **files.options)
     with pytest.raises(ConfigurationError, match=r"--worker-key-file .*--tls-client-ca"):
-        Worker(options, ScriptedEngine().start, Limits(), telemetry())
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"tls_cert": Path("c")}, "Pass --tls-cert and --tls-key."),
-        ({"tls_key": Path("k")}, "Pass --tls-cert and --tls-key."),
-        ({"tls_client_ca": Path("a")}, "tls_client_ca means nothing without TLS."),
-        (
-            {"tls_cert": Path("c"), "tls_key": Path("k"), "listen": "unix:/w"},
-            "A Unix socket has no TLS.",
-        ),
-        (
-            {"tls_cert": Path("c"), "tls_key": Path("k"), "insecure_grpc": True},
-            "Leave out --insecure-grpc or --tls-cert",
-        ),
-    ],
-)
-def test_options_that_contradict_each_other(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(text)):
-        WorkerOptions(**options)
+        async with running_worker(ScriptedEngine(), listen="0.0.0.0:0", **files.options):
+            pass
 
 
 async def test_sighup_reads_the_certificate_again(files: Files) -> None:

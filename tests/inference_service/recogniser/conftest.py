@@ -1,8 +1,11 @@
 """Sentences in the voice slt, which was built from one woman's recordings, and the grammar that ships."""
 
+import os
 import queue
+import signal
 import wave
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +63,18 @@ def recogniser(grammar: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recog
     made.recognise(bytes(2 * UNIT))
     yield made
     made.close()
+
+
+@contextmanager
+def hanging(recogniser: RecogniserProcess) -> Iterator[None]:
+    """Stop the process of a recogniser within the block."""
+    assert recogniser._process is not None
+    pid = recogniser._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """A caller whose words take long to recognise holds up no other session."""
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -16,16 +13,13 @@ from inference_service.interface.setups import Sampling, StreamInput, TokensSetu
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Rig, Slots
-from tests.inference_service.recogniser.conftest import UNIT, begin, question, say
+from tests.inference_service.recogniser.conftest import UNIT, begin, hanging, question, say
 
 
 def test_sessions_go_on_while_the_recogniser_hangs(slots: Slots, recogniser: RecogniserProcess) -> None:
     talker, neighbour = begin(slots, "talker"), begin(slots, "neighbour")
     units = question()
-    assert recogniser._process is not None
-    pid = recogniser._process.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with hanging(recogniser):
         for number, pcm in enumerate(units, 1):
             say(talker, number, pcm)
         for number in range(1, 6):
@@ -33,8 +27,6 @@ def test_sessions_go_on_while_the_recogniser_hangs(slots: Slots, recogniser: Rec
         neighbour.until(Finalized, 5)
         held = [event for event in talker.told.queue if isinstance(event, Prefilled)]
         assert len(held) < len(units), "the recogniser was not asked"
-    finally:
-        os.kill(pid, signal.SIGCONT)
     talker.until(Finalized, len(units))
     prefilled = [event for event in talker.events if isinstance(event, Prefilled)]
     texts = [event.usage.input_text_tokens for event in prefilled]
@@ -72,17 +64,13 @@ def test_text_session_yields_cpu_while_unit_awaits_recogniser(
     write(writer, 1)
     assert not pauses, "nobody waits for words"
     units = question()
-    assert recogniser._process is not None
-    os.kill(recogniser._process.pid, signal.SIGSTOP)
-    try:
+    with hanging(recogniser):
         for number, pcm in enumerate(units, 1):
             say(talker, number, pcm)
         for number in range(2, MOST_WRITTEN):
             write(writer, number)
             if pauses:
                 break
-    finally:
-        os.kill(recogniser._process.pid, signal.SIGCONT)
     talker.until(Finalized, len(units))
     assert engine._media.units_without_words == 0
     assert pauses

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,7 @@ from inference_service.recogniser import process as process_module
 from inference_service.recogniser.decoder import Recognised, Recogniser
 from inference_service.recogniser.process import RecogniserProcess
 from inference_service.recogniser.utterance import FIT, LONGEST, Utterances
-from tests.inference_service.recogniser.conftest import sentence
-from tests.support.patience import PATIENCE_S
+from tests.inference_service.recogniser.conftest import hanging, sentence
 
 UNIT = 16_000
 SUM = ("what", "is", "twelve", "minus", "five")
@@ -35,18 +33,8 @@ def heard_in_units(sound: NDArray[np.float32], ear: Utterances) -> list[str]:
     return told
 
 
-@pytest.fixture
-def recogniser(grammar: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecogniserProcess]:
-    """Return a recogniser that is waited for, however busy the machine is."""
-    monkeypatch.setattr(process_module, "READY_S", PATIENCE_S)
-    monkeypatch.setattr(process_module, "ANSWER_S", PATIENCE_S)
-    made = RecogniserProcess(grammar)
-    yield made
-    made.close()
-
-
-def ready(recogniser: RecogniserProcess) -> Recognised:
-    """Return the answer to a sum, once the process is ready."""
+def answer(recogniser: RecogniserProcess) -> Recognised:
+    """Return the answer to a sum."""
     heard = recogniser.recognise(pcm16(sentence("sum")))
     assert heard is not None
     return heard
@@ -78,7 +66,6 @@ def test_a_word_without_pronunciation_is_refused() -> None:
 
 
 def test_words_come_with_the_unit_in_which_the_sentence_ended(recogniser: RecogniserProcess) -> None:
-    ready(recogniser)
     told = heard_in_units(sentence("sum", lead_s=1.2, tail_s=1.0), Utterances(recogniser))
     assert [words for words in told if words] == [" ".join(SUM)]
     spoken_s = len(sentence("sum", lead_s=0, tail_s=0)) / UNIT
@@ -87,7 +74,6 @@ def test_words_come_with_the_unit_in_which_the_sentence_ended(recogniser: Recogn
 
 @pytest.mark.parametrize("name", ["weather", "noise", "noisy sum"])
 def test_out_of_grammar_speech_and_noise_yield_no_words(name: str, recogniser: RecogniserProcess) -> None:
-    ready(recogniser)
     random = np.random.default_rng(1)
     noise = (random.standard_normal(4 * UNIT) * 0.05).astype(np.float32)
     sound = {"weather": sentence("weather", lead_s=1, tail_s=1), "noise": noise}.get(name)
@@ -123,11 +109,10 @@ def test_a_killed_process_costs_one_utterance_and_comes_back(
     recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_module, "REST_S", 0.0)
-    ready(recogniser)
     assert recogniser._process is not None
     os.kill(recogniser._process.pid, signal.SIGKILL)
     assert recogniser.recognise(pcm16(sentence("sum"))) is None
-    assert ready(recogniser).words == SUM
+    assert answer(recogniser).words == SUM
 
 
 def test_session_starts_recogniser_without_waiting_for_its_lock(grammar: Path) -> None:
@@ -143,23 +128,18 @@ def test_session_starts_recogniser_without_waiting_for_its_lock(grammar: Path) -
 def test_a_late_answer_is_not_taken_for_that_to_the_next_utterance(
     recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready(recogniser)
     process = recogniser._process
-    assert process is not None
-    os.kill(process.pid, signal.SIGSTOP)
-    with monkeypatch.context() as hurried:
+    with hanging(recogniser), monkeypatch.context() as hurried:
         hurried.setattr(process_module, "ANSWER_S", 0.1)
         for _ in range(2):  # the second finds that it is not answered yet
             assert recogniser.recognise(pcm16(sentence("weather")[:UNIT])) is None
-    os.kill(process.pid, signal.SIGCONT)
-    assert ready(recogniser).words == SUM
+    assert answer(recogniser).words == SUM
     assert recogniser._process is process
 
 
 def test_frozen_recogniser_process_is_killed(
     recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready(recogniser)
     monkeypatch.setattr(process_module, "ANSWER_S", 0.3)
     frozen = recogniser._process
     assert frozen is not None

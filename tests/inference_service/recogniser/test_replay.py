@@ -1,7 +1,5 @@
 """A conversation with recognised words that goes on in another session: it is heard with the same words."""
 
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +8,7 @@ from inference_service.interface.engine import Done, Event, Finalized, Prefilled
 from inference_service.interface.setups import UnitRecord
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.test_engine import Client, Slots
-from tests.inference_service.recogniser.conftest import UNIT, begin, question, say
+from tests.inference_service.recogniser.conftest import UNIT, begin, hanging, question, say
 
 
 def hear(client: Client, number: int, pcm: np.ndarray, recorded: UnitRecord | None = None) -> list[Event]:
@@ -37,17 +35,13 @@ def test_replayed_unit_has_the_words_of_its_record(slots: Slots, recogniser: Rec
     assert sum(bool(record.words) for record in records) == 1
 
     second = begin(slots, "second", records=True)
-    assert recogniser._process is not None
-    os.kill(recogniser._process.pid, signal.SIGSTOP)
-    try:
+    with hanging(recogniser):
         again = [
             hear(second, number, pcm, record)
             for number, (pcm, record) in enumerate(zip(units, records, strict=True), 1)
         ]
         assert [record_of(events) for events in again] == records
         assert [*map(text_rows, again)] == [*map(text_rows, heard)]
-    finally:
-        os.kill(recogniser._process.pid, signal.SIGCONT)
     assert not record_of(hear(second, len(units) + 1, np.zeros(UNIT))).words, "nothing is heard twice"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,23 +20,17 @@ from antiphon_service.pools import pool_name
 from antiphon_service.redis import DIRECTORY, prefix
 from inference_service import registration
 from inference_service.errors import ConfigurationError
-from inference_service.options import WorkerOptions
 from tests.conformance.support.stack import shipped_worker
+from tests.inference_service.support.caller import until
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import PATIENT, RunningWorker, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.pool import Pool
 
-PATIENCE_S = 30.0
 KEY = b"a key of 16 byte"
 CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
 POOL = pool_name("scripted", ["audio"])
 SILENCE = bytes(4 * 16_000)
-
-
-async def until(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (what is waited for has no event)
-            await asyncio.sleep(0.01)
 
 
 class Shared:
@@ -52,21 +46,24 @@ class Shared:
         known = [w for w in self.pool.stats()["workers"] if w["target"] == self.worker.address]
         return known[0] if known else None
 
+    @property
+    def worker_id(self) -> str:
+        assert self.told is not None
+        return str(self.told["id"])
+
     async def until(self, **state: Any) -> None:
         await until(lambda: (told := self.told) is not None and state.items() <= told.items())
 
     async def next_beat(self) -> None:
         """Waits until the worker has spoken once more."""
-        assert self.told is not None
-        worker_id = self.told["id"]
+        key, worker_id = f"{prefix(POOL)}worker_exp", self.worker_id
         self.pool.jump_ms(1)
-        before = self.pool.redis.zscore(f"{prefix(POOL)}worker_exp", worker_id)
-        await until(lambda: self.pool.redis.zscore(f"{prefix(POOL)}worker_exp", worker_id) != before)
+        before = self.pool.redis.zscore(key, worker_id)
+        await until(lambda: self.pool.redis.zscore(key, worker_id) != before)
 
     @property
     def leases(self) -> dict[int, tuple[int, str]]:
-        assert self.told is not None
-        return self.pool.leases(self.told["id"])
+        return self.pool.leases(self.worker_id)
 
     async def grant(self, ticket: str) -> tuple[int, int, str]:
         """Slot, epoch and token of a lease that is given at once."""
@@ -174,11 +171,9 @@ async def test_two_sessions_never_share_a_slot(redis_server: RedisServer) -> Non
     """A lease of a slot that has a session is refused, however new the lease."""
     async with shared(redis_server) as it:
         slot, epoch, token = await it.grant("t1")
-        assert it.told is not None
-        worker_id = it.told["id"]
         async with it.session(token) as session:
-            assert await it.refusal(it.token(worker_id, slot, epoch + 5)) == Reason.NO_FREE_SLOT
-            assert await it.refusal(it.token(worker_id, slot, epoch + 4)) == Reason.STALE_LEASE
+            assert await it.refusal(it.token(it.worker_id, slot, epoch + 5)) == Reason.NO_FREE_SLOT
+            assert await it.refusal(it.token(it.worker_id, slot, epoch + 4)) == Reason.STALE_LEASE
             await finalized(session)
 
 
@@ -198,9 +193,8 @@ async def test_only_slots_that_are_not_offered_need_no_lease(redis_server: Redis
 
 async def test_a_lease_given_back_is_stale_and_its_slot_free_at_once(redis_server: RedisServer) -> None:
     async with shared(redis_server, ScriptedEngine(listen(), slots=1)) as it:
-        assert it.told is not None
         slot, epoch, token = await it.grant("t1")
-        assert it.pool.lease_return(it.told["id"], slot, epoch) == 1
+        assert it.pool.lease_return(it.worker_id, slot, epoch) == 1
         await until(lambda: it.leases == {})
         assert await it.refusal(token) == Reason.STALE_LEASE
         _, later, _ = await it.grant("t2")
@@ -210,12 +204,10 @@ async def test_a_lease_given_back_is_stale_and_its_slot_free_at_once(redis_serve
 async def test_a_lease_that_is_revoked_ends_its_session(redis_server: RedisServer) -> None:
     async with shared(redis_server) as it:
         slot, epoch, token = await it.grant("t1")
-        assert it.told is not None
         async with it.session(token) as session:
             await until(lambda: it.leases == {slot: (epoch, "attached")})
-            it.pool.redis.hset(
-                f"{prefix(POOL)}l:{it.told['id']}", slot, f"{epoch} revoked 1700000000000 audio t1"
-            )
+            revoked = f"{epoch} revoked 1700000000000 audio t1"
+            it.pool.redis.hset(f"{prefix(POOL)}l:{it.worker_id}", slot, revoked)
             with pytest.raises(SessionClosed) as ended:
                 async for _ in session:
                     pass
@@ -249,7 +241,7 @@ async def test_worker_without_time_is_not_offered_to_sessions(redis_server: Redi
         assert it.pool.enqueue("t2")[0] == "queued"
         has_time = True
         await it.until(accepting=True)
-        assert it.pool.beat("t2")[0][0] == it.told["id"]  # type: ignore[index]
+        assert it.pool.beat("t2")[0][0] == it.worker_id
 
 
 async def test_a_worker_waits_for_redis_and_for_its_functions(redis_server: RedisServer) -> None:
@@ -338,27 +330,6 @@ async def _talk(session: Session) -> None:
         await session.send_unit(SILENCE)
         await asyncio.sleep(1.0)
     session.half_close()
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"advertise": "10.0.0.1:50051"}, "advertise means nothing"),
-        ({"dispatcher_ca": Path("ca.pem")}, "dispatcher_ca means nothing"),
-        (
-            {"dispatcher_cert": Path("c.pem"), "dispatcher_cert_key": Path("c.key")},
-            "dispatcher_cert means nothing",
-        ),
-        ({"dispatcher": "rediss://h", "dispatcher_cert": Path("c.pem")}, "needs its key"),
-        ({"unleased_slots": 1}, "unleased_slots means nothing"),
-        ({"dispatcher": "redis://h", "unleased_slots": 3, "slots": 2}, "unleased_slots must be"),
-        ({"dispatcher": "redis://h", "unleased_slots": -1}, "unleased_slots must be"),
-        ({"dispatcher": "redis://h", "advertise": "worker"}, "Adapters cannot dial"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=problem):
-        WorkerOptions(**options)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 import pytest
 
 from antiphon.contract import Reason
-from antiphon.grpc import Finalized, Prefilled, Session, Text, UnitDone, UnitEnd
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import Caller, duplex, until
-from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
+from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, speak
 
 
 async def answers(caller: Caller, unit: int) -> list[pb.GenerateResponse]:
@@ -31,19 +30,12 @@ async def test_automatic_unit_takes_one_request_and_is_answered_on_generate(sess
             await ask(caller, unit)
             found = await answers(caller, unit)
             assert found[0].prefilled.context_tokens > 0
+            assert found[0].done.end == pb.UNIT_END_LISTEN, "it leaves with what the unit says first"
             assert sum(answer.HasField("prefilled") for answer in found) == 1
             assert sum(answer.HasField("done") for answer in found) == 1
             assert found[-1].finalized.unit == unit
         await caller.half_close(Stream.PREFILL)
         assert (await caller.end()).code.name == "OK"  # Prefill and Finalize had nothing to read
-
-
-async def test_answer_to_the_input_leaves_with_what_the_unit_says_first(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine(listen(), repeat=True), automatic_units=True) as caller:
-        await ask(caller, 1)
-        answer = (await answers(caller, 1))[0]
-        assert answer.done.end == pb.UNIT_END_LISTEN
-        assert answer.HasField("prefilled")
 
 
 async def test_automatic_unit_obeys_its_own_run(session_of: SessionOf) -> None:
@@ -55,23 +47,26 @@ async def test_automatic_unit_obeys_its_own_run(session_of: SessionOf) -> None:
         assert generated[0][:3] == ("generate", 1, True)
 
 
-async def test_refused_input_is_reported_by_done_and_session_continues(session_of: SessionOf) -> None:
+BAD_SAMPLING = pb.GenerateUnit(sampling=common.SamplingParams(temperature=-1.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "run", "reason"),
+    [
+        (pb.DuplexInput(audio=common.AudioChunk(data=b"odd")), None, Reason.AUDIO_INVALID),
+        (duplex(), BAD_SAMPLING, Reason.PARAMS_INVALID),
+    ],
+    ids=["input", "sampling"],
+)
+async def test_refused_unit_is_reported_by_done_and_session_continues(
+    session_of: SessionOf, content: pb.DuplexInput, run: pb.GenerateUnit | None, reason: Reason
+) -> None:
     async with session_of(ScriptedEngine(listen(), repeat=True), automatic_units=True) as caller:
-        bad = pb.DuplexInput(audio=common.AudioChunk(data=b"odd"))
-        await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, duplex=bad))
+        await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, duplex=content, run=run))
         found = await answers(caller, 1)
-        assert not any(answer.HasField("prefilled") for answer in found)
+        assert any(answer.HasField("prefilled") for answer in found) is (run is not None)
         (done,) = [answer.done for answer in found if answer.HasField("done")]
-        assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, Reason.AUDIO_INVALID)
-        await ask(caller, 2)
-        assert (await answers(caller, 2))[0].HasField("prefilled")
-
-
-async def test_bad_sampling_of_one_unit_fails_that_unit_alone(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine(listen(), repeat=True), automatic_units=True) as caller:
-        await ask(caller, 1, pb.GenerateUnit(sampling=common.SamplingParams(temperature=-1.0)))
-        (done,) = [answer.done for answer in await answers(caller, 1) if answer.HasField("done")]
-        assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, Reason.PARAMS_INVALID)
+        assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, reason)
         await ask(caller, 2)
         assert (await answers(caller, 2))[0].done.end == pb.UNIT_END_LISTEN
 
@@ -90,16 +85,6 @@ async def test_units_beyond_the_window_end_their_session_alone(served: Served) -
         assert len(prefilled) <= 2
         await ask(neighbour, 1)
         await until(lambda: ("generate", 1) in [call[:2] for call in engine.sessions[0].calls])
-
-
-async def test_cancel_ends_automatic_units(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(hang("generate"), listen())
-    async with session_of(engine, automatic_units=True) as caller:
-        await ask(caller, 1)
-        await until(lambda: ("generate", 1) in [call[:2] for call in engine.session.calls])
-        await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=1, cancel=pb.CancelUnits()))
-        found = await answers(caller, 1)
-        assert [answer.done.end for answer in found if answer.HasField("done")] == [pb.UNIT_END_CANCELLED]
 
 
 @pytest.mark.parametrize("stream", [Stream.GENERATE, Stream.FINALIZE])
@@ -128,29 +113,3 @@ async def test_run_in_a_manual_session_is_refused(session_of: SessionOf, request
         await caller.write(Stream.PREFILL, request_)
         ending = await caller.end()
         assert (ending.reason, ending.fields) == (Reason.PAYLOAD_INVALID, ("run",))
-
-
-async def test_sdk_session_runs_units_automatically_and_yields_the_same_outputs() -> None:
-    config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
-    async with running_worker(ScriptedEngine(speak("Hello"))) as worker:
-        async with Session.open(worker.address, config) as session:
-            assert session.ready.effective.automatic_units
-            await session.send_unit(bytes(4 * 16_000))
-            session.half_close()
-            kinds = [type(output) for output in [output async for output in session]]
-    order = [kind for kind in kinds if kind in (Prefilled, Text, UnitDone, Finalized)]
-    assert order == [Prefilled, Text, UnitDone, Finalized]
-
-
-async def test_sdk_session_reports_refused_input_in_prefilled_and_done() -> None:
-    config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with Session.open(worker.address, config) as session:
-            bad = pb.DuplexInput(audio=common.AudioChunk(data=b"odd"))
-            await session._send(pb.PrefillRequest(duplex=bad), pb.GenerateUnit())
-            session.half_close()
-            found = [output async for output in session]
-    (heard,) = [output for output in found if isinstance(output, Prefilled)]
-    (done,) = [output for output in found if isinstance(output, UnitDone)]
-    assert heard.error is not None
-    assert (heard.error.reason, done.end) == (Reason.AUDIO_INVALID, UnitEnd.FAILED)

@@ -11,9 +11,9 @@ from inference_service.interface.engine import End, SessionFailed
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support import holder
-from tests.inference_service.support.caller import Caller, channel_to, until, until_free
+from tests.inference_service.support.caller import Caller, until
 from tests.support.patience import PATIENCE_S
-from tests.support.scripted_engine import Play, ScriptedEngine, context_full, running_worker
+from tests.support.scripted_engine import Play, ScriptedEngine, context_full
 
 Code = grpc.StatusCode
 PHASES = [*holder.STATES[:-1], "draining"]
@@ -46,27 +46,6 @@ async def test_cancelling_one_call_ends_all_of_them(served: Served, phase: str, 
         async with asyncio.timeout(PATIENCE_S):
             while not (await caller.settle()).free_slots:
                 pass
-
-
-@pytest.mark.parametrize("phase", PHASES)
-async def test_a_caller_that_vanishes_frees_the_slot(phase: str) -> None:
-    engine = holder.engine_for(held(phase))
-    async with running_worker(engine) as worker:
-        async with channel_to(worker.address) as channel:
-            await bring_to(phase, Caller(channel), Stream.PREFILL)
-        await until_free(worker.address, 1)
-    assert all(session.is_closed for session in engine.sessions)
-
-
-async def test_half_closing_everything_at_once_is_a_drain(served: Served) -> None:
-    async with served(ScriptedEngine()) as new_caller:
-        caller = await new_caller().open()
-        await caller.send_config()
-        await caller.send_unit(1)
-        await caller.half_close(*Stream)
-        assert (await caller.read(Stream.PREFILL)).HasField("ready")
-        await caller.answers(1)
-        assert (await caller.end()).code is Code.OK
 
 
 async def test_a_unit_in_flight_behind_a_full_context_is_answered(session_of: SessionOf) -> None:

@@ -155,13 +155,9 @@ async def _half_attached(desk: Desk) -> Ending:
     return await caller.end()
 
 
-async def _unasked(desk: Desk) -> Ending:
-    caller = await desk.ready()
+async def _prefill_only(caller: Caller) -> None:
     await caller.prefill(1)
     await caller.read(Stream.PREFILL)
-    await caller.settle()
-    desk.passing(PATIENT.unit_s)
-    return await caller.end()
 
 
 async def _hanging(desk: Desk) -> Ending:
@@ -252,9 +248,15 @@ RETRIED = {Reason.NO_FREE_SLOT, Reason.KV_EXHAUSTED, Reason.LOADING, Reason.DRAI
 BAD_CONFIG = configured(duplex=common.DuplexConfig(temperature=9))
 LAST_UNIT = active(lambda caller: caller.send_last_unit(1))
 IDLE = active(_nothing, idle_timeout=LONG, waits_s=LONG.seconds)
+UNASKED = active(_prefill_only, waits_s=PATIENT.unit_s)
 OLD = active(_nothing, max_duration=LONG, waits_s=LONG.seconds)
-EMPTY = active(lambda caller: caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1)))
+NO_ACTION = active(lambda caller: caller.write(Stream.GENERATE, pb.GenerateRequest(unit=1)))
 UNKNOWN_VOICE = configured(voice=common.Voice(voice_id="x"))
+
+
+def holding(**content: Any) -> Provoke:
+    """Return a provocation: an active session sends a unit with this content."""
+    return active(lambda caller: caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, **content)))
 
 
 def failing(reason: Reason) -> tuple[Play]:
@@ -264,7 +266,10 @@ def failing(reason: Reason) -> tuple[Play]:
 ROWS = [
     Row(Reason.CONFIG_INVALID, "a field of the config is out of range", BAD_CONFIG),
     Row(Reason.METADATA_INVALID, "the session id has a space", lambda it: it.refusal(name="two words")),
-    Row(Reason.PAYLOAD_INVALID, "a message holds nothing", EMPTY),
+    Row(Reason.PAYLOAD_INVALID, "a message holds nothing", holding()),
+    Row(Reason.PAYLOAD_INVALID, "a chat turn in full duplex", holding(turn=pb.TurnInput())),
+    Row(Reason.PAYLOAD_INVALID, "a stream's chunk in full duplex", holding(stream=pb.StreamInput(text="x"))),
+    Row(Reason.PAYLOAD_INVALID, "a request to Generate holds nothing", NO_ACTION),
     Row(Reason.MODEL_NOT_FOUND, "another model is asked for", configured(model="x")),
     Row(Reason.VOICE_NOT_FOUND, "a voice is asked for that is not registered", UNKNOWN_VOICE),
     Row(Reason.MODE_UNSUPPORTED, "the model cannot do the mode", configured(mode=pb.SESSION_MODE_CHAT)),
@@ -276,13 +281,15 @@ ROWS = [
     Row(Reason.CONFIG_REQUIRED, "a unit comes before the config", attached(lambda it: it.prefill(1))),
     Row(Reason.CONFIG_REPEATED, "a second config comes", active(lambda it: it.send_config())),
     Row(Reason.UNIT_OUT_OF_ORDER, "a unit leaves a gap", active(lambda it: it.prefill(2))),
+    Row(Reason.UNIT_OUT_OF_ORDER, "Generate leaves a gap", active(lambda it: it.generate(2))),
+    Row(Reason.UNIT_OUT_OF_ORDER, "Finalize leaves a gap", active(lambda it: it.finalize(9))),
     Row(Reason.UNIT_WINDOW, "one unit more than may be unfinalised", active(_three_units)),
     Row(Reason.MESSAGE_TOO_LARGE, "a message over 32 MiB", _too_large),
     Row(Reason.NO_FREE_SLOT, "all slots are taken", _no_room),
     Row(Reason.KV_EXHAUSTED, "the context cannot grow", LAST_UNIT, failing(Reason.KV_EXHAUSTED)),
     Row(Reason.ATTACH_TIMEOUT, "two of the three streams do not come", _half_attached),
     Row(Reason.ATTACH_TIMEOUT, "no config comes", attached(_nothing, waits_s=PATIENT.config_s)),
-    Row(Reason.UNIT_TIMEOUT, "a unit's Generate does not come", _unasked),
+    Row(Reason.UNIT_TIMEOUT, "a unit's Generate does not come", UNASKED),
     Row(Reason.UNIT_TIMEOUT, "the engine hangs", _hanging, (hang("generate"),)),
     Row(Reason.IDLE_TIMEOUT, "no unit comes for idle_timeout", IDLE),
     Row(Reason.SESSION_LIMIT, "the session is max_duration old", OLD),
@@ -336,39 +343,31 @@ class ItemRow:
     retryable: bool = False
 
 
+def refused(reason: Reason, when: str, field: str) -> ItemRow:
+    """Return the row of a unit that the engine refuses."""
+    script = Play(refused=Failure(reason, "It cannot be used.", field))
+    return ItemRow(reason, when, script=script, field=field)
+
+
 PICTURE = common.Image(data=b"\xff\xd8")
 ITEM_ROWS = [
     ItemRow(Reason.AUDIO_INVALID, "not a number", duplex(np.array([np.nan])), field="duplex.audio.data"),
+    ItemRow(Reason.AUDIO_INVALID, "no audio", pb.DuplexInput(), field="duplex.audio"),
     ItemRow(
         Reason.IMAGE_INVALID,
         "more pictures than a unit may have",
         pb.DuplexInput(audio=duplex().audio, frames=[PICTURE] * 5),
         field="duplex.frames",
     ),
-    ItemRow(
-        Reason.VIDEO_INVALID,
-        "a video cannot be decoded",
-        script=Play(refused=Failure(Reason.VIDEO_INVALID, "It is cut short.", "turn.messages")),
-        field="turn.messages",
-    ),
+    refused(Reason.VIDEO_INVALID, "a video cannot be decoded", "turn.messages"),
     ItemRow(
         Reason.PARAMS_INVALID,
         "a parameter of the run is out of range",
         run={"sampling": common.SamplingParams(top_p=7)},
         field="run.sampling.top_p",
     ),
-    ItemRow(
-        Reason.CONTENT_UNSUPPORTED,
-        "the model cannot use it",
-        script=Play(refused=Failure(Reason.CONTENT_UNSUPPORTED, "It has no eyes.", "duplex.frames")),
-        field="duplex.frames",
-    ),
-    ItemRow(
-        Reason.INPUT_TOO_LONG,
-        "it does not fit into the context",
-        script=Play(refused=Failure(Reason.INPUT_TOO_LONG, "It does not fit.", "duplex.audio")),
-        field="duplex.audio",
-    ),
+    refused(Reason.CONTENT_UNSUPPORTED, "the model cannot use it", "duplex.frames"),
+    refused(Reason.INPUT_TOO_LONG, "it does not fit into the context", "duplex.audio"),
     ItemRow(Reason.INFERENCE_FAILED, "the unit fails in the model", script=fails(), retryable=True),
 ]
 

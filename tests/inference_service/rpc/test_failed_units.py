@@ -1,7 +1,6 @@
 """A failed unit is data: three answers, and the session goes on."""
 
 import numpy as np
-import pytest
 
 from antiphon.contract import Reason
 from antiphon.v1 import common_pb2 as common
@@ -10,32 +9,6 @@ from inference_service.interface.engine import Failure
 from tests.inference_service.conftest import SessionOf
 from tests.inference_service.support.caller import duplex
 from tests.support.scripted_engine import Play, ScriptedEngine, fails, listen
-
-IMAGE = pb.DuplexInput(audio=duplex().audio, frames=[common.Image(data=b"\xff\xd8")])
-REFUSED = [
-    pytest.param(duplex(np.array([np.nan])), Reason.AUDIO_INVALID, "duplex.audio.data", id="nan"),
-    pytest.param(duplex(rate=8000), Reason.AUDIO_INVALID, "duplex.audio.sample_rate_hz", id="rate"),
-    pytest.param(duplex(np.zeros(16_001)), Reason.AUDIO_INVALID, "duplex.audio.data", id="too long"),
-    pytest.param(pb.DuplexInput(), Reason.AUDIO_INVALID, "duplex.audio", id="no audio"),
-    pytest.param(IMAGE, Reason.CONTENT_UNSUPPORTED, "duplex.frames", id="picture"),
-]
-
-
-@pytest.mark.parametrize(("content", "reason", "field"), REFUSED)
-async def test_bad_input_fails_its_unit_alone(
-    session_of: SessionOf, content: pb.DuplexInput, reason: Reason, field: str
-) -> None:
-    engine = ScriptedEngine()
-    async with session_of(engine) as caller:
-        before = await caller.unit(1)
-        failed = await caller.unit(2, content)
-        after = await caller.unit(3)
-    assert (failed.done.end, failed.done.error.reason) == (pb.UNIT_END_FAILED, reason)
-    assert (failed.text, failed.samples) == ("", 0)
-    assert (failed.prefill.error.reason, failed.prefill.error.field) == (reason, field)
-    assert failed.finalize.context_tokens == before.finalize.context_tokens
-    assert after.done.end == pb.UNIT_END_LISTEN
-    assert sorted(engine.session.heard) == [1, 3]
 
 
 async def test_every_unit_of_a_bad_session_has_three_answers(session_of: SessionOf) -> None:

@@ -34,6 +34,9 @@ CONFIG: dict[str, Any] = {
 """Of a model that speaks in every unit in which it may."""
 
 
+Said = tuple[pb.UnitDone, str, bytes]
+
+
 def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """The shipped model behind a real engine."""
     return LiveEngine(shipped(), 2, deliver, on_fatal)
@@ -52,7 +55,8 @@ async def session(config: dict[str, Any], worker: Any = load) -> AsyncIterator[C
 
 async def heard(
     caller: Caller, unit: int, sound: np.ndarray[Any, Any], record: pb.UnitRecord | None = None
-) -> tuple[pb.UnitDone, str, bytes]:
+) -> Said:
+    """Return the end, the words and the samples of a unit."""
     request = pb.PrefillRequest(unit=unit, duplex=duplex(sound), recorded=record)
     await caller.write(Stream.PREFILL, request)
     text, audio, done = "", b"", pb.UnitDone()
@@ -67,41 +71,34 @@ async def heard(
             return done, text, audio
 
 
+SECONDS = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
+
+
+async def said_by(caller: Caller, first: int = 1) -> list[Said]:
+    """Return a session's answers to `SECONDS`, one unit each, from the `first` on."""
+    return [await heard(caller, unit, sound) for unit, sound in enumerate(SECONDS[first - 1 :], first)]
+
+
+def assert_alike(said: list[Said], expected: list[Said]) -> None:
+    assert any(audio for *_, audio in expected)
+    for (done, text, audio), (before, words, samples) in zip(said, expected, strict=True):
+        assert (done.end, text) == (before.end, words)
+        assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
+
+
 async def test_another_worker_goes_on_with_the_words_and_samples_of_the_first() -> None:
-    seconds = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
-    records, expected = [], []
     async with session(CONFIG) as caller:
         assert (await caller.settle()).replays_units
-        for unit, sound in enumerate(seconds, 1):
-            done, text, audio = await heard(caller, unit, sound)
-            records.append(done.record)
-            expected.append((done.end, text, audio))
-    assert any(audio for _, _, audio in expected[6:])
+        expected = await said_by(caller)
 
     async with session(CONFIG) as caller:
-        for unit, (sound, record) in enumerate(zip(seconds[:6], records, strict=False), 1):
-            done, text, audio = await heard(caller, unit, sound, record)
-            assert (done.end, text, audio) == (record.end, "", b"")
-        for unit, sound in enumerate(seconds[6:], 7):
-            done, text, audio = await heard(caller, unit, sound)
-            end, words, samples = expected[unit - 1]
-            assert (done.end, text) == (end, words)
-            assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
-
-
-async def said_by(caller: Caller, seconds: list[np.ndarray[Any, Any]]) -> list[tuple[int, str, bytes]]:
-    """Return a session's answers to these seconds, one unit each."""
-    await caller.configure(**CONFIG)
-    said = []
-    for unit, sound in enumerate(seconds, 1):
-        done, text, audio = await heard(caller, unit, sound)
-        said.append((done.end, text, audio))
-    await caller.leave()
-    return said
+        for unit, (before, *_) in enumerate(expected[:6], 1):
+            done, text, audio = await heard(caller, unit, SECONDS[unit - 1], before.record)
+            assert (done.end, text, audio) == (before.end, "", b"")
+        assert_alike(await said_by(caller, 7), expected[6:])
 
 
 async def test_neighbour_of_replaying_caller_answers_as_if_alone() -> None:
-    seconds = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
     silence, record = np.zeros(16_000, np.float32), pb.UnitRecord(end=pb.UNIT_END_LISTEN)
     replayed, enough = 0, asyncio.Event()
 
@@ -119,20 +116,19 @@ async def test_neighbour_of_replaying_caller_answers_as_if_alone() -> None:
             await caller.leave()
 
     async with running_worker(load) as worker, channel_to(worker.address) as channel:
-        alone = await said_by(await Caller(channel).open(), seconds)
+        caller = await Caller(channel).ready(**CONFIG)
+        alone = await said_by(caller)
+        await caller.leave()
         replaying = asyncio.create_task(replay(channel))
         try:
-            beside = await said_by(await Caller(channel).open(), seconds)
+            beside = await said_by(await Caller(channel).ready(**CONFIG))
             async with asyncio.timeout(PATIENCE_S):
                 await enough.wait()
             assert not replaying.done(), "the replay itself goes on"
         finally:
             replaying.cancel()
             await asyncio.wait({replaying})
-    assert any(audio for _, _, audio in alone)
-    for (end, text, audio), (expected, words, samples) in zip(beside, alone, strict=True):
-        assert (end, text) == (expected, words)
-        assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
+    assert_alike(beside, alone)
 
 
 END_OF_MESSAGE = load_duplex(find("antiphon-mini"), torch.device("cpu"))[1].special.im_end

@@ -3,12 +3,13 @@
 import asyncio
 import gzip
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-import trustme
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
@@ -18,17 +19,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from antiphon.contract import MAX_MESSAGE_BYTES
 from antiphon_service.semconv import ATTR_PEER_ADDRESS, ATTR_PEER_IDENTITY, SPAN_PREFILL
-from inference_service.app import Worker
-from inference_service.errors import ConfigurationError
-from inference_service.options import WorkerOptions
 from inference_service.rpc.server import SERVICES
-from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
+from tests.inference_service.process.test_tls import Files
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
 from tests.inference_service.support.raw_caller import (
     DATA,
     END_STREAM,
     GET_INFO,
+    RawCaller,
     answers_in,
     begin_unit,
     frame,
@@ -37,7 +36,14 @@ from tests.inference_service.support.raw_caller import (
     opened,
 )
 from tests.support.passing import Passing
-from tests.support.scripted_engine import PATIENT, ScriptedEngine, running_worker, speak, telemetry
+from tests.support.scripted_engine import (
+    PATIENT,
+    RunningWorker,
+    ScriptedEngine,
+    running_worker,
+    speak,
+    telemetry,
+)
 
 UNIMPLEMENTED = str(grpc.StatusCode.UNIMPLEMENTED.value[0])
 
@@ -104,51 +110,33 @@ async def test_gzip_is_read_and_written_where_it_is_allowed() -> None:
             assert raw.told[number][0]["grpc-encoding"] == "gzip"
 
 
-async def test_compression_beyond_loopback_needs_certificates_of_callers() -> None:
-    options = WorkerOptions(
-        listen="0.0.0.0:0", worker_key=b"k" * 16, insecure_grpc=True, grpc_compression="gzip"
-    )
-    with pytest.raises(ConfigurationError, match="--tls-client-ca"):
-        Worker(options, ScriptedEngine().start, Limits(), telemetry())
-
-
 async def test_peer_identity_is_in_log_and_spans(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    authority = trustme.CA()
-    ours, theirs = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("adapter-7.test")
-    ca, cert, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
-    authority.cert_pem.write_to_path(ca)
-    cert.write_bytes(b"".join(blob.bytes() for blob in ours.cert_chain_pems))
-    ours.private_key_pem.write_to_path(key)
-    credentials = grpc.ssl_channel_credentials(
-        ca.read_bytes(),
-        theirs.private_key_pem.bytes(),
-        b"".join(blob.bytes() for blob in theirs.cert_chain_pems),
-    )
+    files = Files(tmp_path)
     exporter = InMemorySpanExporter()
     observed = telemetry(exporter, OTEL_TRACES_SAMPLER="always_on")
     with caplog.at_level(logging.INFO):
         async with (
             running_worker(
-                ScriptedEngine(), observed=observed, tls_cert=cert, tls_key=key, tls_client_ca=ca
+                ScriptedEngine(), observed=observed, **files.options, tls_client_ca=files.ca
             ) as worker,
-            grpc.aio.secure_channel(worker.address, credentials) as channel,
+            grpc.aio.secure_channel(worker.address, files.credentials(shows=True)) as channel,
         ):
             caller = await Caller(channel).ready()
             await caller.unit(1)
             await caller.leave()
     observed.shutdown()
     (opened_line,) = [record for record in caplog.records if record.message == "session opened"]
-    assert "adapter-7.test" in vars(opened_line)["peer_identity"]
+    assert "caller.test" in vars(opened_line)["peer_identity"]
     assert vars(opened_line)["peer"].startswith("ipv4:127.0.0.1:")
     (prefill,) = [span for span in exporter.get_finished_spans() if span.name == SPAN_PREFILL]
     attributes = dict(prefill.attributes or {})
-    assert "adapter-7.test" in str(attributes[ATTR_PEER_IDENTITY])
+    assert "caller.test" in str(attributes[ATTR_PEER_IDENTITY])
     assert attributes[ATTR_PEER_ADDRESS] == vars(opened_line)["peer"]
 
 
-async def test_draining_worker_sends_slow_readers_their_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller opens its window only after the worker has nothing else left to do."""
-    monkeypatch.setattr("inference_service.app.STOP_GRACE_S", 0.0)  # what `stop` finds open is cut
+@asynccontextmanager
+async def drained_before_it_read() -> AsyncIterator[tuple[RunningWorker, RawCaller, int]]:
+    """A draining worker, a caller that has not read its answer whole, and the stream of that answer."""
     engine = ScriptedEngine(speak("word"), slots=1)
     async with running_worker(engine, slots=1) as worker, greeted(worker.address, window=2**15) as raw:
         generate = await begin_unit(raw)
@@ -156,6 +144,13 @@ async def test_draining_worker_sends_slow_readers_their_whole_answer(monkeypatch
         worker.worker.interrupt()
         raw.say(frame(DATA, END_STREAM, generate - 2), frame(DATA, END_STREAM, generate))
         await until(lambda: engine.session.is_closed)
+        yield worker, raw, generate
+
+
+async def test_draining_worker_sends_slow_readers_their_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller opens its window only after the worker has nothing else left to do."""
+    monkeypatch.setattr("inference_service.app.STOP_GRACE_S", 0.0)  # what `stop` finds open is cut
+    async with drained_before_it_read() as (worker, raw, generate):
         for _ in range(3):  # the port is open: the worker does not stop yet
             async with greeted(worker.address) as other:
                 assert await other.status(other.ask(GET_INFO)) == "0"
@@ -168,25 +163,23 @@ async def test_draining_worker_sends_slow_readers_their_whole_answer(monkeypatch
 
 
 async def test_caller_that_never_reads_delays_a_drain_until_the_limit_and_no_longer(passing: Passing) -> None:
-    engine = ScriptedEngine(speak("word"), slots=1)
-    async with running_worker(engine, slots=1) as worker, greeted(worker.address, window=2**15) as raw:
-        generate = await begin_unit(raw)
-        await until(lambda: len(raw.body[generate]) == 2**15)
-        worker.worker.interrupt()
-        raw.say(frame(DATA, END_STREAM, generate - 2), frame(DATA, END_STREAM, generate))
-        await until(lambda: engine.session.is_closed)
+    async with drained_before_it_read() as (worker, _, _):
         async with greeted(worker.address) as other:
             assert await other.status(other.ask(GET_INFO)) == "0"
         passing(PATIENT.unit_s)
         assert await soon(worker.run) == 0
 
 
-async def test_sessions_refused_while_a_slot_is_cleaned_all_learn_the_reason() -> None:
+async def test_sessions_refused_while_a_slot_is_cleaned_all_learn_the_reason(passing: Passing) -> None:
+    """The slot stays taken, even when the time for cleaning it is over and its session has ended."""
     engine = ScriptedEngine(slots=1, slow_cleanup=True)
     async with running_worker(engine, slots=1) as worker, channel_to(worker.address) as channel:
         first = await Caller(channel).ready()
         await first.half_close(Stream.PREFILL)
         await until(lambda: engine.session.is_closing)
+        assert (await first.settle()).free_slots == 0
+        passing(PATIENT.cleanup_s)
+        assert (await first.end()).code is grpc.StatusCode.OK
         reasons = set()
         for _ in range(40):
             crowd = [Caller(channel) for _ in range(5)]

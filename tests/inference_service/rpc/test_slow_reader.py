@@ -6,7 +6,7 @@ import pytest
 
 from inference_service.rpc.transport.outbox import BACKLOG
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served, SessionOf
+from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, speak
@@ -58,10 +58,3 @@ async def test_units_stop_being_read_while_their_answers_are_not(served: Served,
                     if answer.HasField("done"):
                         break
     assert texts[1:] == ["word " * pieces] * UNITS
-
-
-async def test_a_hundred_answers_leave_through_one_writer(session_of: SessionOf) -> None:
-    """Writes to one call may never overlap."""
-    engine = ScriptedEngine(speak(*["x"] * 100))
-    async with session_of(engine) as caller:
-        assert (await caller.unit(1)).text == "x" * 100

@@ -7,7 +7,7 @@ import grpc
 
 from antiphon.contract import Reason
 from inference_service.session.units import Stream
-from tests.inference_service.conftest import Served, SessionOf
+from tests.inference_service.conftest import SessionOf
 from tests.inference_service.support.caller import Caller, Ending, until
 from tests.support.passing import Passing
 from tests.support.scripted_engine import PATIENT, ScriptedEngine, speak
@@ -15,20 +15,6 @@ from tests.support.scripted_engine import PATIENT, ScriptedEngine, speak
 
 def check(ending: Ending, reason: Reason) -> None:
     assert (ending.code, ending.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, reason)
-
-
-async def test_an_engine_that_never_cleans_up_keeps_its_slot(served: Served, passing: Passing) -> None:
-    engine = ScriptedEngine(slots=1, slow_cleanup=True)
-    async with served(engine) as new_caller:
-        caller = await new_caller().ready()
-        await caller.half_close(Stream.PREFILL)
-        await until(lambda: engine.session.is_closing)
-        passing(PATIENT.cleanup_s)
-        assert (await caller.end()).code is grpc.StatusCode.OK
-        late: Caller = new_caller()
-        late.start(Stream.PREFILL)
-        assert (await late.end()).reason == Reason.NO_FREE_SLOT
-        engine.session.finish_cleanup()
 
 
 @asynccontextmanager

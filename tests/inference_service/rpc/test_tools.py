@@ -178,16 +178,6 @@ BAD_TOOLS: dict[str, tuple[pb.TurnInput, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_TOOLS)
-def test_invalid_tool_parameters_are_refused_with_their_field(case: str) -> None:
-    given, field = BAD_TOOLS[case]
-    with pytest.raises(UnitRefused) as refused:
-        read(given)
-    failure = refused.value.failure
-    assert (failure.reason, failure.field) == ("PARAMS_INVALID", field)
-    assert field in failure.message
-
-
 UNABLE_CASES: dict[str, tuple[pb.TurnInput, str]] = {
     "tools": (turn(tools=[TIME]), "turn.tools"),
     "a call": (turn(calls(CALL)), "turn.messages[0].tool_calls"),
@@ -195,12 +185,15 @@ UNABLE_CASES: dict[str, tuple[pb.TurnInput, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", UNABLE_CASES)
-def test_unsupported_tool_content_is_refused_with_its_field(case: str) -> None:
-    given, field = UNABLE_CASES[case]
+@pytest.mark.parametrize("case", [*BAD_TOOLS, *UNABLE_CASES])
+def test_invalid_or_unsupported_tools_are_refused_with_their_field(case: str) -> None:
+    is_able = case in BAD_TOOLS
+    given, field = (BAD_TOOLS if is_able else UNABLE_CASES)[case]
     with pytest.raises(UnitRefused) as refused:
-        read(given, UNABLE)
-    assert (refused.value.failure.reason, refused.value.failure.field) == ("CONTENT_UNSUPPORTED", field)
+        read(given, ABLE if is_able else UNABLE)
+    failure = refused.value.failure
+    assert (failure.reason, failure.field) == ("PARAMS_INVALID" if is_able else "CONTENT_UNSUPPORTED", field)
+    assert field in failure.message
 
 
 def test_the_result_of_a_call_is_text() -> None:

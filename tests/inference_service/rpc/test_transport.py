@@ -6,8 +6,6 @@ import grpc
 import pytest
 
 from antiphon.contract import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
-from antiphon.errors import ProtocolError
-from antiphon.grpc import Session
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.rpc.server import MAX_METADATA_BYTES
@@ -55,16 +53,3 @@ async def test_a_message_at_the_limit_is_read() -> None:
         assert full.ByteSize() == MAX_MESSAGE_BYTES
         await caller.write(Stream.PREFILL, full)
         assert (await caller.read(Stream.PREFILL)).error.reason == Reason.AUDIO_INVALID
-
-
-async def test_a_message_that_is_too_large_has_that_reason_in_the_client_library() -> None:
-    async with running_worker(ScriptedEngine(slots=1)) as worker:
-        voice = common.Voice(llm_reference=common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES)))
-        with pytest.raises(ProtocolError) as refused:
-            async with Session.open(
-                worker.address, pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, voice=voice)
-            ):
-                pass
-        assert refused.value.reason == Reason.MESSAGE_TOO_LARGE
-        async with Session.open(worker.address, pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)):
-            pass  # the slot is free again

@@ -9,8 +9,8 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
-from tests.inference_service.support.caller import duplex, until
-from tests.support.scripted_engine import TALK, ScriptedEngine, hang, speak
+from tests.inference_service.support.caller import duplex
+from tests.support.scripted_engine import ScriptedEngine, speak
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -39,15 +39,6 @@ async def test_sessions_without_a_seed_draw_theirs_from_the_worker_s(served: Ser
         seeds.append([session.setup.seed for session in engine.sessions])
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 2
-
-
-async def test_a_turn_is_heard_spoken_and_closed(session_of: SessionOf) -> None:
-    async with session_of(ScriptedEngine(*TALK)) as caller:
-        said = [await caller.unit(unit) for unit in range(1, 6)]
-    assert [unit.text for unit in said] == ["", "", "Hello there", " how are", " you?"]
-    assert [unit.samples for unit in said] == [0, 0, 24_000, 24_000, 12_000]
-    ends = [*2 * [pb.UNIT_END_LISTEN], *2 * [pb.UNIT_END_CHUNK], pb.UNIT_END_TURN]
-    assert [unit.done.end for unit in said] == ends
 
 
 async def test_done_is_in_the_unit_s_last_message_and_audio_is_float32(session_of: SessionOf) -> None:
@@ -101,14 +92,8 @@ async def test_sessions_side_by_side_do_not_mix(served: Served) -> None:
 @pytest.mark.parametrize("trace", [TRACE, "nonsense"])
 async def test_a_lease_and_any_trace_context_are_accepted(served: Served, trace: str) -> None:
     async with served(ScriptedEngine()) as new_caller:
-        caller = new_caller(None, (METADATA_LEASE, "0:1:abc"), (METADATA_TRACEPARENT, trace))
-        await caller.open()
-        await caller.configure()
-        message = pb.PrefillRequest(unit=1, duplex=duplex(), traceparent=trace)
-        await caller.write(Stream.PREFILL, message)
-        await caller.generate(1)
-        await caller.finalize(1)
-        await caller.answers(1)
+        caller = await new_caller(None, (METADATA_LEASE, "0:1:abc"), (METADATA_TRACEPARENT, trace)).ready()
+        await caller.unit(1, traceparent=trace)
         assert (await caller.leave()).code is grpc.StatusCode.OK
 
 
@@ -120,15 +105,3 @@ async def test_the_running_unit_stops_and_says_cancelled(session_of: SessionOf) 
         await caller.cancel(1)
         answers = await caller.answers(1)
     assert answers.done.end == pb.UNIT_END_CANCELLED
-
-
-async def test_a_cancel_overtakes_a_unit_that_waits_behind_a_slow_one(session_of: SessionOf) -> None:
-    engine = ScriptedEngine(hang("prefill"), speak("Hello"))
-    async with session_of(engine) as caller:
-        await caller.send_unit(1)
-        await caller.send_unit(2)
-        await caller.cancel(2)
-        await until(lambda: ("cancel", 2) in engine.session.calls)
-        engine.session.release("prefill", 1)
-        ends = [(await caller.answers(unit)).done.end for unit in (1, 2)]
-    assert ends == [pb.UNIT_END_CANCELLED] * 2

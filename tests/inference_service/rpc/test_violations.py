@@ -6,9 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from antiphon.contract import ERROR_DOMAIN, Reason
-from antiphon.v1 import common_pb2 as common
-from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.contract import Reason
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, Ending
@@ -30,67 +28,6 @@ async def ending_of(served: Served, act: Act, engine: ScriptedEngine | None = No
     return ending
 
 
-def configured(act: Act) -> Act:
-    """`act` in an ACTIVE session."""
-
-    async def run(caller: Caller) -> None:
-        await caller.configure()
-        await act(caller)
-
-    return run
-
-
-def prefilled(**content: Any) -> Act:
-    """A unit with this content in an ACTIVE session."""
-    return configured(lambda c: c.write(Stream.PREFILL, pb.PrefillRequest(unit=1, **content)))
-
-
-UNKNOWN_VOICE = common.Voice(voice_id="x")
-NO_ACTION = configured(lambda c: c.write(Stream.GENERATE, pb.GenerateRequest(unit=1)))
-CHAT_TURN, STREAM_INPUT = prefilled(turn=pb.TurnInput()), prefilled(stream=pb.StreamInput(text="x"))
-
-
-async def _three_units(caller: Caller) -> None:
-    for unit in (1, 2, 3):
-        await caller.prefill(unit)
-
-
-async def _half_close_unasked(caller: Caller) -> None:
-    await caller.prefill(1)
-    await caller.read(Stream.PREFILL)
-    await caller.half_close(Stream.GENERATE)
-
-
-ROWS = [
-    ("input before config", lambda c: c.prefill(1), Code.FAILED_PRECONDITION, Reason.CONFIG_REQUIRED),
-    ("no config", lambda c: c.half_close(Stream.PREFILL), Code.FAILED_PRECONDITION, Reason.CONFIG_REQUIRED),
-    ("config as unit 3", lambda c: c.send_config(unit=3), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
-    ("bad config", lambda c: c.send_config(mode=0), Code.INVALID_ARGUMENT, Reason.CONFIG_INVALID),
-    ("other mode", lambda c: c.send_config(mode=1), Code.UNIMPLEMENTED, Reason.MODE_UNSUPPORTED),
-    ("other model", lambda c: c.send_config(model="x"), Code.NOT_FOUND, Reason.MODEL_NOT_FOUND),
-    ("other voice", lambda c: c.send_config(voice=UNKNOWN_VOICE), Code.NOT_FOUND, Reason.VOICE_NOT_FOUND),
-    ("2nd config", configured(lambda c: c.send_config()), Code.FAILED_PRECONDITION, Reason.CONFIG_REPEATED),
-    ("gap", configured(lambda c: c.prefill(2)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
-    ("unit 0", configured(lambda c: c.prefill(0)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
-    ("Generate gap", configured(lambda c: c.generate(2)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
-    ("Finalize gap", configured(lambda c: c.finalize(9)), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
-    ("window", configured(_three_units), Code.RESOURCE_EXHAUSTED, Reason.UNIT_WINDOW),
-    ("unasked", configured(_half_close_unasked), Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER),
-    ("no payload", prefilled(), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-    ("chat input", CHAT_TURN, Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-    ("stream input", STREAM_INPUT, Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-    ("no action", NO_ACTION, Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-    ("cancel unit 0", configured(lambda c: c.cancel(0)), Code.INVALID_ARGUMENT, Reason.PAYLOAD_INVALID),
-]
-
-
-@pytest.mark.parametrize(("act", "code", "reason"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-async def test_all_calls_end_alike(served: Served, act: Act, code: grpc.StatusCode, reason: Reason) -> None:
-    ending = await ending_of(served, act)
-    assert (ending.code, ending.reason, ending.domain) == (code, reason, ERROR_DOMAIN)
-    assert ending.message
-
-
 @pytest.mark.parametrize("stream", Stream)
 async def test_repeated_request_is_out_of_order_and_error_names_expected_unit(
     served: Served, stream: Stream
@@ -108,12 +45,6 @@ async def test_repeated_request_is_out_of_order_and_error_names_expected_unit(
     ending = await ending_of(served, repeat)
     assert ending.reason == Reason.UNIT_OUT_OF_ORDER
     assert ending.metadata == {"stream": stream.value, "unit": "1", "expected": "2"}
-
-
-async def test_the_fields_of_a_bad_config_are_listed(served: Served) -> None:
-    duplex_config = common.DuplexConfig(temperature=9, top_k=0)
-    ending = await ending_of(served, lambda caller: caller.send_config(duplex=duplex_config))
-    assert ending.fields == ("duplex.temperature", "duplex.top_k")
 
 
 @pytest.mark.parametrize("stream", Stream)

@@ -105,6 +105,7 @@ async def test_ready_carries_session_parameters(worker: RunningWorker) -> None:
     assert (ready.unit_s, ready.unit_samples) == (1.0, 16_000)
     assert ready.max_units_in_flight >= 2
     assert ready.effective.system_prompt == "Be brief."
+    assert ready.effective.automatic_units
 
 
 async def test_units_in_flight_stay_within_the_window() -> None:

@@ -62,17 +62,3 @@ def test_labels_are_never_ids_of_sessions_or_people() -> None:
         *("phase", "preparation", "worker", "method", "code", "side", "version", "model", "device"),
         *("work", "tenant", "revision"),
     }
-
-
-def test_table_of_metrics_is_whole() -> None:
-    """Every row of the design, by the names of its series."""
-    rows = """
-    first_audio_seconds first_text_seconds unit_seconds unit_phase_seconds unit_deadline_misses_total
-    units_total units_dropped_total adapter_overhead_seconds queue_wait_seconds queue_length
-    queue_estimate_error_seconds
-    sessions_active sessions_total session_seconds slots leases_total kv_tokens kv_capacity_tokens
-    device_memory_bytes tick_seconds tick_batch_size tick_tokens cleanup_seconds bytes_total outbox_seconds
-    slow_consumers_total errors_total rejected_total rpc_server_call_seconds event_loop_lag_seconds
-    telemetry_dropped_total build_info model_info
-    """
-    assert {f"antiphon_{row}" for row in rows.split()} <= {metric.name for metric in semconv.METRICS}

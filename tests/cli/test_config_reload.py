@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.support.processes import line_with
 from tests.support.patience import START_S
-
-
-async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
-    """Return the first line with `text`; fail if the stream ends before."""
-    assert stream is not None
-    async with asyncio.timeout(START_S):
-        while text not in (line := (await stream.readline()).decode()):
-            assert line, f"the stream ended before {text!r}"
-    return line
 
 
 @pytest.mark.long

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
-from tests.cli.support.certificate import issue
 from tests.cli.support.process import ANTIPHON, Outcome, run, run_cli, run_without
 from tests.cli.support.processes import Serve, serving
 from tests.support.patience import PATIENCE_S
+from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.keyfile import KeyFile
 
 
@@ -46,7 +46,7 @@ def assert_failed(done: Outcome, code: int, text: str) -> None:
     ("command", "option"), [("serve", "--port"), ("adapter", "--port"), ("serve", "--tls-port")]
 )
 def test_port_in_use(busy_port: int, command: str, option: str, tmp_path: Path) -> None:
-    cert, key = issue(tmp_path)
+    cert, key = Authority(tmp_path).issue()
     more = ["--worker", "unix:none"] if command == "adapter" else []
     more += ["--port", "0", "--tls-cert", str(cert), "--tls-key", str(key)] if option == "--tls-port" else []
     done = run_cli(command, *more, option, str(busy_port))
@@ -67,6 +67,7 @@ def test_port_in_use(busy_port: int, command: str, option: str, tmp_path: Path) 
         ("chat --video none.wav", "none.wav does not exist. Check the path."),
         ("chat Prime? --out answer.wav", "--out is for the spoken answer. Add --speak."),
         ("chat '  '", "There is no question. Write one as PROMPT, or pipe it in."),
+        ("worker --quantization awq", "quantization is for vLLM: leave it out, or pass --engine vllm."),
     ],
 )
 def test_usage_mistake_is_reported_in_one_sentence(tmp_path: Path, words: str, text: str) -> None:
@@ -120,22 +121,21 @@ def test_missing_model_is_reported_before_torch_is_loaded(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "module", "text"),
+    ("words", "module", "needs", "extra"),
     [
-        ("serve", "torch", "`antiphon serve` needs PyTorch. Install with: pip install 'antiphon[all]'"),
-        ("demo", "soxr", "`antiphon demo` needs soxr. Install with: pip install 'antiphon[all]'"),
-        ("worker", "torch", "`antiphon worker` needs PyTorch. Install with: pip install 'antiphon[worker]'"),
-        (
-            "adapter",
-            "msgspec",
-            "`antiphon adapter` needs msgspec. Install with: pip install 'antiphon[adapter]'",
-        ),
+        ("serve", "torch", "`antiphon serve` needs PyTorch.", "all"),
+        ("demo", "soxr", "`antiphon demo` needs soxr.", "all"),
+        ("worker", "torch", "`antiphon worker` needs PyTorch.", "worker"),
+        ("adapter --worker unix:none", "msgspec", "`antiphon adapter` needs msgspec.", "adapter"),
+        ("key alice", "msgspec", "`antiphon key` needs msgspec.", "adapter"),
+        ("talk", "sounddevice", "Microphone and speakers need the package sounddevice.", "mic"),
+        ("convert-vocoder a b", "torch", "`antiphon convert-vocoder` needs PyTorch.", "worker"),
     ],
 )
-@pytest.mark.sample("serve-*")
-def test_missing_extra(command: str, module: str, text: str) -> None:
-    arguments = ["--worker", "unix:none"] if command == "adapter" else []
-    assert_failed(run_without(module, command, *arguments), 2, text)
+@pytest.mark.sample("serve-*", "key*", "talk*", "convert-vocoder*")
+def test_missing_extra(words: str, module: str, needs: str, extra: str) -> None:
+    text = f"{needs} Install with: pip install 'antiphon[{extra}]'"
+    assert_failed(run_without(module, *words.split()), 2, text)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_server_that_is_not_there(question: Path, closed_port: int, command: str
 @pytest.fixture(scope="module")
 def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     folder = tmp_path_factory.mktemp("serve")
-    cert, key = issue(folder)
+    cert, key = Authority(folder).issue()
     with serving(folder, "reply", "--tls-cert", cert, "--tls-key", key, "--tls-port", "0") as serve:
         yield serve
 
@@ -216,7 +216,7 @@ def test_unserved_model_is_reported_once_without_further_errors(tls_server: Serv
     done = run_cli("transcribe", tmp_path / "long.wav", "--model", "sphinx", *pace, timeout_s=PATIENCE_S)
 
     assert (done.code, done.out) == (1, "")
-    assert "sphinx" in done.err
+    assert "the model sphinx is not served here" in done.err
     assert len(done.err.splitlines()) == 1
 
 

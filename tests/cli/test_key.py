@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support.process import run_cli, run_without
+from tests.cli.support.process import run_cli
 from ws_adapter.access.keys import Keys
 
 
@@ -23,13 +23,6 @@ def test_line_goes_to_the_file_and_the_key_to_the_screen(tmp_path: Path) -> None
         assert found is not None
         assert (found.name, found.is_admin) == (name, is_admin)
     assert run_cli("key", "alice").out != alice.out
-
-
-def test_missing_extra() -> None:
-    done = run_without("msgspec", "key", "alice")
-
-    assert done.code == 2
-    assert "pip install 'antiphon[adapter]'" in done.err
 
 
 def test_serve_finds_unusable_keys_before_it_loads_a_model(tmp_path: Path) -> None:

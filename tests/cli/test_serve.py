@@ -18,10 +18,10 @@ import antiphon
 from antiphon.grpc import get_info
 from antiphon_command.commands.serve import print_banner
 from inference_service.interface.setups import Mode
-from tests.cli.support.certificate import issue
 from tests.cli.support.processes import serving, wait_until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import INFO, ScriptedEngine, running_worker
+from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.keyfile import KeyFile
 
 SECOND = np.zeros(16_000, np.float32)
@@ -299,7 +299,7 @@ def test_serve_takes_what_clients_need(tmp_path: Path) -> None:
 def test_banner_of_a_server_with_tls_shows_wss_addresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cert, key = issue(tmp_path)
+    cert, key = Authority(tmp_path).issue()
     with serving(tmp_path, "talk", "--tls-cert", cert, "--tls-key", key, "--tls-port", "0") as serve:
         assert serve.address("Chat").startswith("wss://")
         assert serve.address("Transcribe").startswith("wss://")

@@ -117,22 +117,25 @@ def test_rolling_restart_with_failed_start_replaces_no_process(tmp_path: Path) -
 ADAPTERS = (*WORKERS, "--adapters", "2", "--admin-port", "0")
 
 
-def held_by(serve: Serve) -> list[int]:
-    """How many sessions each adapter has."""
+def pages(serve: Serve, name: str) -> list[str]:
+    """A page of each adapter's administration port."""
     found = []
     for address in serve.addresses("Status"):
-        with urllib.request.urlopen(f"{address}status.json", timeout=PATIENCE_S) as answer:
-            found.append(int(json.load(answer)["sessions"]))
+        with urllib.request.urlopen(f"{address}{name}", timeout=PATIENCE_S) as answer:
+            found.append(answer.read().decode())
     return found
+
+
+def held_by(serve: Serve) -> list[int]:
+    """How many sessions each adapter has."""
+    return [int(json.loads(page)["sessions"]) for page in pages(serve, "status.json")]
 
 
 def started_again(serve: Serve) -> int:
     """How many processes the status page says were killed and are ready again."""
-    with urllib.request.urlopen(f"{serve.addresses('Status')[0]}status.json", timeout=PATIENCE_S) as answer:
-        processes = json.load(answer)["processes"]
     return sum(
         process["state"] == "ready" and process["restarts"] == 1 and "SIGKILL" in process["last_end"]
-        for process in processes
+        for process in json.loads(pages(serve, "status.json")[0])["processes"]
     )
 
 
@@ -165,12 +168,8 @@ def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(t
 
 def forwarded(serve: Serve) -> float:
     """How many connections the adapters have forwarded to each other."""
-    found = 0.0
-    for address in serve.addresses("Status"):
-        with urllib.request.urlopen(f"{address}metrics", timeout=PATIENCE_S) as answer:
-            scraped = Scrape(answer.read().decode())
-        found += scraped.value("antiphon_resumes_total", outcome="forwarded") or 0.0
-    return found
+    scrapes = [Scrape(page) for page in pages(serve, "metrics")]
+    return sum(it.value("antiphon_resumes_total", outcome="forwarded") or 0.0 for it in scrapes)
 
 
 async def lose_and_resume(url: str, times: int) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from antiphon.audio.wav import read_wav
-from tests.cli.support.process import run_cli, run_without
+from tests.cli.support.process import run_cli
+from tests.cli.support.processes import line_with
 from tests.support.patience import START_S
 
 
@@ -37,20 +38,13 @@ async def talking(
             await process.wait()
 
 
-async def line_with(process: Process, word: str) -> None:
-    """Read its output up to a line with this word."""
-    assert process.stdout is not None
-    while word not in (line := (await process.stdout.readline()).decode()):
-        assert line, f"it ended without {word!r}"
-
-
 @pytest.mark.long
 async def test_ctrl_c_ends_a_spoken_conversation(url: str, question: Path) -> None:
     out = question.with_name("answer.wav")
     async with talking(question, url, "--out", out) as process:
-        await line_with(process, "Ctrl-C ends the conversation")
-        await line_with(process, "turn ends")
-        await line_with(process, "turn ends")
+        await line_with(process.stdout, "Ctrl-C ends the conversation")
+        await line_with(process.stdout, "turn ends")
+        await line_with(process.stdout, "turn ends")
         process.send_signal(signal.SIGINT)
         _, errors = await process.communicate()
 
@@ -64,13 +58,13 @@ async def test_enter_pauses_a_spoken_conversation_and_goes_on(url: str, question
     keyboard, terminal = os.openpty()
     try:
         async with talking(question, url, terminal=terminal) as process:
-            await line_with(process, "Enter pauses it, Ctrl-C ends the conversation")
-            await line_with(process, "turn ends")
+            await line_with(process.stdout, "Enter pauses it, Ctrl-C ends the conversation")
+            await line_with(process.stdout, "turn ends")
             os.write(keyboard, b"\n")
-            await line_with(process, "Enter goes on")
+            await line_with(process.stdout, "Enter goes on")
             os.write(keyboard, b"\n")
-            await line_with(process, "Enter pauses it")
-            await line_with(process, "turn ends")
+            await line_with(process.stdout, "Enter pauses it")
+            await line_with(process.stdout, "turn ends")
             process.send_signal(signal.SIGINT)
             _, errors = await process.communicate()
     finally:
@@ -93,13 +87,6 @@ async def test_server_that_is_away_fails(question: Path) -> None:
         _, errors = await process.communicate()
 
     assert process.returncode == 4, errors.decode()
-
-
-def test_without_the_extra_the_message_names_it() -> None:
-    done = run_without("sounddevice", "talk")
-
-    assert done.code == 2
-    assert "pip install 'antiphon[mic]'" in done.err
 
 
 def test_devices_are_not_for_a_file(question: Path) -> None:

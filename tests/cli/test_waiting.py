@@ -11,9 +11,10 @@ from antiphon import write_wav
 from antiphon.protocol.events import Queued
 from antiphon_command.output.terminal import place_words
 from tests.cli.support.process import ANTIPHON
+from tests.cli.support.processes import line_with
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE
-from tests.ws_adapter.support.stage import PATIENCE_S, running_adapter
+from tests.ws_adapter.support.stage import running_adapter
 
 
 async def test_talk_marks_guessed_wait_time(tmp_path: Path) -> None:
@@ -27,11 +28,8 @@ async def test_talk_marks_guessed_wait_time(tmp_path: Path) -> None:
                 *ANTIPHON, "talk", question, "--url", stage.address, stdout=asyncio.subprocess.PIPE
             )
             try:
-                assert talk.stdout is not None
-                async with asyncio.timeout(PATIENCE_S):
-                    while b" queued " not in (line := await talk.stdout.readline()):
-                        assert line, "it ended without a word about the queue"
-                assert re.search(r"place 1 of 1, about \d+ s \(a guess\)$", line.decode().rstrip())
+                line = await line_with(talk.stdout, " queued ")
+                assert re.search(r"place 1 of 1, about \d+ s \(a guess\)$", line.rstrip())
                 await holder.send(CLOSE)
             finally:
                 talk.kill()

@@ -51,9 +51,6 @@ def test_vllm_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest
     assert outcome.code == 2
     remedy = "pip install 'antiphon[vllm]'"
     assert outcome.err == f"`antiphon worker --engine vllm` needs vLLM. Install with: {remedy}\n"
-    outcome = run_here("worker", "--quantization", "awq")
-    assert outcome.code == 2
-    assert outcome.err == "quantization is for vLLM: leave it out, or pass --engine vllm.\n"
 
 
 def test_max_model_len_is_another_name_of_the_context_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 from redis.asyncio import Redis
 from redis.exceptions import (
     AuthenticationError,
@@ -37,6 +36,7 @@ from antiphon_service.redis import (
     read_tls,
 )
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
+from tests.ws_adapter.support.calls import Authority
 
 LIBRARY_SOURCE = (
     f"#!lua name={LIBRARY}\n"
@@ -54,6 +54,13 @@ async def client(
     finally:
         await disconnect(connected)
         await disconnect(connected)
+
+
+async def assert_refused(url: str, tls: RedisTls | None, match: str | None = None) -> None:
+    """A client with these certificates gets no answer."""
+    async with client(url, tls=tls) as connected:
+        with pytest.raises((RedisError, OSError), match=match):
+            await connected.ping()
 
 
 @pytest.fixture
@@ -160,30 +167,23 @@ class TlsServer:
     """A Redis that speaks TLS and wants a client certificate, and what its clients need."""
 
     server: RedisServer
-    folder: Path
-    authority: trustme.CA
+    authority: Authority
 
     @property
     def url(self) -> str:
         return f"rediss://127.0.0.1:{self.server.port}"
 
-    @property
-    def ca(self) -> Path:
-        return self.folder / "ca.pem"
-
-    def issue(self, name: str, authority: trustme.CA | None = None) -> tuple[Path, Path]:
-        """Write a certificate and its key, signed by `authority`, by default the server's."""
-        leaf = (authority or self.authority).issue_cert(name)
-        certificate, key = self.folder / "client.pem", self.folder / "client.key"
-        leaf.cert_chain_pems[0].write_to_path(certificate)
-        leaf.private_key_pem.write_to_path(key)
-        return certificate, key
+    def tls(self, authority: Authority | None = None) -> RedisTls:
+        """Return a client's settings, with a new certificate by `authority`, by default the server's."""
+        certificate = (authority or self.authority).issue("adapter", called="client")
+        return RedisTls(self.authority.ca, *certificate)
 
 
-def tls_settings(folder: Path) -> list[str]:
+def tls_settings(authority: Authority) -> list[str]:
+    certificate, key = authority.issue()
     return [
-        *(f"tls-cert-file {folder}/cert.pem", f"tls-key-file {folder}/key.pem"),
-        *("tls-auth-clients yes", f"tls-ca-cert-file {folder}/ca.pem"),
+        *(f"tls-cert-file {certificate}", f"tls-key-file {key}"),
+        *("tls-auth-clients yes", f"tls-ca-cert-file {authority.ca}"),
     ]
 
 
@@ -191,66 +191,61 @@ def tls_settings(folder: Path) -> list[str]:
 def tls_server(tmp_path: Path) -> Iterator[TlsServer]:
     if INSTALLED is None:
         pytest.skip(MISSING)
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
-    leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    server = RedisServer(tmp_path, *tls_settings(tmp_path), tls=True)
+    authority = Authority(tmp_path)
+    server = RedisServer(tmp_path, *tls_settings(authority), tls=True)
     server.start()
-    yield TlsServer(server, tmp_path, authority)
+    yield TlsServer(server, authority)
     server.stop()
 
 
-async def test_connection_with_a_certificate_of_the_authority_alone_is_served(tls_server: TlsServer) -> None:
-    tls = RedisTls(tls_server.ca, *tls_server.issue("adapter"))
-    async with client(tls_server.url, tls=tls) as connected:
+@pytest.fixture
+def other(tmp_path: Path) -> Authority:
+    """An authority that signed nothing of the server's."""
+    return Authority(tmp_path / "other")
+
+
+async def test_connection_with_a_certificate_of_the_authority_alone_is_served(
+    tls_server: TlsServer, other: Authority
+) -> None:
+    async with client(tls_server.url, tls=tls_server.tls()) as connected:
         assert await connected.ping()
-    foreign = RedisTls(tls_server.ca, *tls_server.issue("adapter", trustme.CA()))
     for url, refused in (
-        (tls_server.url, RedisTls(tls_server.ca)),
-        (tls_server.url, foreign),
+        (tls_server.url, RedisTls(tls_server.authority.ca)),
+        (tls_server.url, tls_server.tls(other)),
         (tls_server.url.replace("rediss", "redis"), None),
     ):
-        async with client(url, tls=refused) as connected:
-            with pytest.raises((RedisError, OSError)):
-                await connected.ping()
+        await assert_refused(url, refused)
 
 
-async def test_server_of_another_authority_is_refused(tls_server: TlsServer, tmp_path: Path) -> None:
-    trustme.CA().cert_pem.write_to_path(tmp_path / "theirs.pem")
-    certificate = tls_server.issue("adapter")
-    for ca in (tmp_path / "theirs.pem", None):
-        async with client(tls_server.url, tls=RedisTls(ca, *certificate)) as connected:
-            with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
-                await connected.ping()
+async def test_server_of_another_authority_is_refused(tls_server: TlsServer, other: Authority) -> None:
+    certificate = tls_server.authority.issue("adapter", called="client")
+    for ca in (other.ca, None):
+        await assert_refused(tls_server.url, RedisTls(ca, *certificate), "CERTIFICATE_VERIFY_FAILED")
 
 
 async def test_named_authority_replaces_those_of_the_system(
-    tls_server: TlsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tls_server: TlsServer, other: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack: whoever has a certificate of a public authority poses as the Redis of a private one."""
-    trustme.CA().cert_pem.write_to_path(tmp_path / "private.pem")
-    monkeypatch.setenv("SSL_CERT_FILE", str(tls_server.ca))
-    certificate = tls_server.issue("adapter")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_server.authority.ca))
+    certificate = tls_server.authority.issue("adapter", called="client")
     async with client(tls_server.url, tls=RedisTls(None, *certificate)) as connected:
         assert await connected.ping()
-    async with client(tls_server.url, tls=RedisTls(tmp_path / "private.pem", *certificate)) as connected:
-        with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
-            await connected.ping()
+    await assert_refused(tls_server.url, RedisTls(other.ca, *certificate), "CERTIFICATE_VERIFY_FAILED")
 
 
-async def test_replaced_certificate_is_shown_after_reload(tls_server: TlsServer) -> None:
-    tls = RedisTls(tls_server.ca, *tls_server.issue("adapter", trustme.CA()))
+async def test_replaced_certificate_is_shown_after_reload(tls_server: TlsServer, other: Authority) -> None:
+    tls = tls_server.tls(other)
     async with client(tls_server.url, tls=tls) as connected:
         with pytest.raises((RedisError, OSError)):
             await connected.ping()
-        tls_server.issue("adapter")
+        for file in tls_server.authority.issue("adapter", called="client"):
+            file.replace(other.folder / file.name)
         with pytest.raises((RedisError, OSError)):
             await connected.ping()
         tls.reload()
         assert await connected.ping()
-        (tls_server.folder / "client.pem").write_text("broken")
+        (other.folder / "client.pem").write_text("broken")
         with pytest.raises(RedisUnusable, match="Cannot use"):
             tls.reload()
         await connected.connection_pool.disconnect()
@@ -276,24 +271,20 @@ async def test_sentinel_leads_to_its_master(redis_server: RedisServer, tmp_path:
         async with client(f"redis+sentinel://127.0.0.1:{dead},127.0.0.1:{port}/main") as connected:
             await connected.set("here", "yes")
             assert await connected.get("here") == "yes"
-        async with client(f"redis+sentinel://127.0.0.1:{port}/other") as connected:
-            with pytest.raises(RedisError):
-                await connected.ping()
+        await assert_refused(f"redis+sentinel://127.0.0.1:{port}/other", None)
     assert redis_server.command("GET", "here").endswith(b"yes")
 
 
 async def test_sentinel_and_its_master_are_reached_with_the_certificate(
     tls_server: TlsServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    settings = (*tls_settings(tls_server.folder), "tls-replication yes")
+    settings = (*tls_settings(tls_server.authority), "tls-replication yes")
     folder = tmp_path_factory.mktemp("sentinel")
     with sentinel_of(tls_server.server.port, folder, *settings, tls=True) as port:
         url = f"rediss+sentinel://127.0.0.1:{port}/main"
-        async with client(url, tls=RedisTls(tls_server.ca, *tls_server.issue("adapter"))) as connected:
+        async with client(url, tls=tls_server.tls()) as connected:
             assert await connected.ping()
-        async with client(url, tls=RedisTls(tls_server.ca)) as connected:
-            with pytest.raises((RedisError, OSError)):
-                await connected.ping()
+        await assert_refused(url, RedisTls(tls_server.authority.ca))
 
 
 async def test_many_calls_at_once_share_few_connections(redis_server: RedisServer) -> None:

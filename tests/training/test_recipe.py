@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from antiphon.audio.wav import read_wav
 from antiphon_training.corpus import pictures, vocabulary
 from antiphon_training.corpus.acoustics import analyse
 from antiphon_training.corpus.answers import UNIT_FRAMES
@@ -28,8 +28,7 @@ PICTURES = 200
 
 
 def pcm_of(file: str) -> np.ndarray:
-    with wave.open(str(FOLDER / file)) as wav:
-        pcm = np.frombuffer(wav.readframes(wav.getnframes()), "<i2").astype(np.float32) / 32768
+    pcm = read_wav(FOLDER / file)
     return pcm[: len(pcm) // 160 * 160]
 
 

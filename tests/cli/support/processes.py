@@ -1,5 +1,6 @@
 """A command that runs until it is told to stop, and what it leaves behind."""
 
+import asyncio
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGTERM
 
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, START_S
 
 
 def wait_until(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
@@ -33,6 +34,15 @@ def processes_naming(text: str) -> dict[int, str]:
         if text in command:
             found[int(folder.name)] = command
     return found
+
+
+async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
+    """Return the first line with `text`; fail if the stream ends before."""
+    assert stream is not None
+    async with asyncio.timeout(START_S):
+        while text not in (line := (await stream.readline()).decode()):
+            assert line, f"the stream ended before {text!r}"
+    return line
 
 
 class Serve:

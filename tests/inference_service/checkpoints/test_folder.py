@@ -124,6 +124,14 @@ UNUSABLE: dict[str, tuple[Callable[[Path], object], str]] = {
         tensors(lambda t: t.update({"vpm.weight": torch.zeros(1)})),
         "has 1 tensors the architecture has no place for (first: vpm.weight)",
     ),
+    "a tensor of another shape": (
+        tensors(lambda t: t.update({"apm.norm.weight": torch.ones(3)})),
+        "apm.norm.weight is [3]; config.json asks for [16].",
+    ),
+    **{
+        f"a missing {name}": (lambda folder, name=name: (folder / name).unlink(), f"has no {name}")
+        for name in ("config.json", "model.safetensors", "tokenizer.json")
+    },
     "damaged weights": (
         written("model.safetensors", "not safetensors"),
         "is not a readable safetensors file",
@@ -153,17 +161,6 @@ def test_unusable_folder_is_refused_with_the_reason(folder: Path, case: str) -> 
     change, problem = UNUSABLE[case]
     change(folder)
     assert problem in refusal(folder)
-
-
-def test_tensor_of_a_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
-    change_tensors(folder, lambda t: t.update({"apm.norm.weight": torch.ones(3)}))
-    assert refusal(folder) == "apm.norm.weight is [3]; config.json asks for [16]."
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_missing_file_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    assert f"{folder} has no {name}" in refusal(folder)
 
 
 def test_rotary_base_may_stand_in_rope_parameters() -> None:

@@ -73,18 +73,19 @@ def _config(**changes: object) -> Callable[[Path], None]:
     return change
 
 
+def _drop(path: Path, is_dropped: Callable[[str], bool]) -> None:
+    """Leave tensors out of a file."""
+    kept = {name: it for name, it in load_file(path).items() if not is_dropped(name)}
+    save_file(kept, path, {"format": "pt"})
+
+
 def _fewer_codebooks(folder: Path) -> None:
-    path = folder / "model.safetensors"
     last = f".{CODES - 1}."
-    tensors = load_file(path)
-    save_file(
-        {name: it for name, it in tensors.items() if not (name.startswith("linears.") and last in name)}, path
-    )
+    _drop(folder / "model.safetensors", lambda name: name.startswith("linears.") and last in name)
 
 
 def _fewer_quantizers(folder: Path) -> None:
-    path = folder / CODEC_FILE
-    save_file({n: it for n, it in load_file(path).items() if ".rvq_rest.vq.layers.0." not in n}, path)
+    _drop(folder / CODEC_FILE, lambda name: ".rvq_rest.vq.layers.0." in name)
 
 
 def _other_width(folder: Path) -> None:
@@ -171,9 +172,8 @@ def test_index_that_leaves_its_folder_is_refused(tmp_path: Path, named: object) 
 
 def test_saved_folder_without_a_codebook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_moshi.save(tmp_path / "saved")
-    path = folder / "model.safetensors"
     last = f"embed_tokens.{2 * CODES - 1}.weight"
-    save_file({name: it for name, it in load_file(path).items() if name != last}, path, {"format": "pt"})
+    _drop(folder / "model.safetensors", lambda name: name == last)
     monkeypatch.setattr(Saved, "network", _never)
     with pytest.raises(CheckpointError, match=rf"model\.safetensors lacks 1 tensors, first {last}"):
         loaded(folder)

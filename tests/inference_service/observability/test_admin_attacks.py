@@ -5,7 +5,7 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,16 @@ class Attacked:
     port: int
     caller: Caller
     units: int = 0
+    peers: list[socket.socket] = field(default_factory=list)
+    """Closed at the end."""
+
+    async def dial(self) -> socket.socket:
+        """Connect with a small receive buffer, so that little of an answer leaves the worker unread."""
+        self.peers.append(peer := socket.socket())
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(peer, ("127.0.0.1", self.port))
+        return peer
 
     def held(self) -> int:
         """Return how many connections the worker's end of the administration port holds."""
@@ -69,37 +79,29 @@ async def attacked(observed: Telemetry | None = None) -> AsyncIterator[Attacked]
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel).ready()
             assert worker.worker.admin_port is not None
-            yield Attacked(worker.worker.admin_port, caller)
-
-
-async def dial(port: int) -> socket.socket:
-    """Connect with a small receive buffer, so that little of an answer leaves the worker unread."""
-    peer = socket.socket()
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    peer.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(peer, ("127.0.0.1", port))
-    return peer
+            found = Attacked(worker.worker.admin_port, caller)
+            try:
+                yield found
+            finally:
+                for peer in found.peers:
+                    peer.close()
 
 
 async def test_idle_connections_beyond_the_bound_close_the_oldest() -> None:
     async with attacked() as worker:
-        peers = [await dial(worker.port) for _ in range(IDLE)]
-        try:
-            await worker.check()
-            assert worker.held() <= MOST_CONNECTIONS
-            await worker.check()
-        finally:
-            for peer in peers:
-                peer.close()
+        for _ in range(IDLE):
+            await worker.dial()
+        await worker.check()
+        assert worker.held() <= MOST_CONNECTIONS
+        await worker.check()
 
 
 async def test_idle_connection_is_closed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "CONNECTION_S", 0.05)
     async with attacked() as worker:
-        peer = await dial(worker.port)
+        peer = await worker.dial()
         async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.get_running_loop().sock_recv(peer, 1) == b""
-        peer.close()
         monkeypatch.undo()
         await worker.check()
 
@@ -107,7 +109,7 @@ async def test_idle_connection_is_closed_at_its_deadline(monkeypatch: pytest.Mon
 async def test_byte_by_byte_request_is_closed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "CONNECTION_S", 0.2)
     async with attacked() as worker:
-        loop, peer = asyncio.get_running_loop(), await dial(worker.port)
+        loop, peer = asyncio.get_running_loop(), await worker.dial()
         monkeypatch.undo()
         await loop.sock_sendall(peer, b"GET /metrics HTTP/1.1\r\nA: ")
         closed = asyncio.ensure_future(loop.sock_recv(peer, 1))
@@ -119,12 +121,11 @@ async def test_byte_by_byte_request_is_closed_at_its_deadline(monkeypatch: pytes
                     break
                 await worker.check()
             assert await asyncio.gather(closed, return_exceptions=True) != [b"H"]
-        peer.close()
 
 
 async def test_request_line_of_megabytes_is_cut_off() -> None:
     async with attacked() as worker:
-        loop, peer = asyncio.get_running_loop(), await dial(worker.port)
+        loop, peer = asyncio.get_running_loop(), await worker.dial()
         sent = 0
         async with asyncio.timeout(PATIENCE_S):
             with suppress(ConnectionError):
@@ -133,7 +134,6 @@ async def test_request_line_of_megabytes_is_cut_off() -> None:
                     await loop.sock_sendall(peer, b"a" * LONGEST_HEAD)
                     sent += LONGEST_HEAD
         assert sent < LARGE
-        peer.close()
         await worker.check()
 
 
@@ -149,15 +149,12 @@ async def test_reader_that_never_reads_is_closed_at_its_deadline(monkeypatch: py
     monkeypatch.setattr(admin, "CONNECTION_S", 1.0)
     async with attacked(observed) as worker:
         loop = asyncio.get_running_loop()
-        peers = [await dial(worker.port) for _ in range(4)]
-        for peer in peers:
-            await loop.sock_sendall(peer, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for _ in range(4):
+            await loop.sock_sendall(await worker.dial(), b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         monkeypatch.undo()
         await worker.check()
         await worker.until_held(0)
         await worker.check()
-        for peer in peers:
-            peer.close()
 
 
 async def test_scrapes_at_the_same_time_share_one_exposition() -> None:

@@ -1,12 +1,9 @@
 """kill -9 of either side, in every state of a session."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-
 import grpc
 import pytest
 
+from tests.failures.link import link_to
 from tests.inference_service.process.test_process import process
 from tests.inference_service.support.caller import Caller, channel_to, soon, until, until_free
 from tests.inference_service.support.holder import STATES, bring_to, engine_for, holding, is_there
@@ -45,44 +42,15 @@ async def test_killed_worker_ends_every_stream_as_unavailable(state: str) -> Non
             assert (ending.code, ending.reason) == (grpc.StatusCode.UNAVAILABLE, "")
 
 
-@asynccontextmanager
-async def wire_to(address: str) -> AsyncIterator[tuple[str, Callable[[], None]]]:
-    """An address from which bytes go to and fro, and a way to cut every connection to it at once."""
-    host, _, port = address.rpartition(":")
-    ends: list[asyncio.StreamWriter] = []
-
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-        writer.close()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        ends.extend((writer, far_writer))
-        await asyncio.gather(carry(reader, far_writer), carry(far_reader, writer))
-
-    def cut() -> None:
-        for end in ends:
-            end.transport.abort()
-
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", cut
-    finally:
-        server.close()
-        cut()
-
-
 async def test_a_caller_that_vanishes_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     engine = ScriptedEngine(speak(*["word"] * 40, hold="generate"))
     async with running_worker(engine) as worker:
         for _ in range(10):
-            async with wire_to(worker.address) as (address, cut), channel_to(address) as channel:
+            async with link_to(worker.address) as link, channel_to(link.address) as channel:
                 caller = await Caller(channel).ready()
                 await caller.send_unit(1)
                 await until(lambda: ("finalize", 1) in engine.session.calls)
                 engine.session.release("generate", 1)
-                cut()
+                link.cut()
                 await until(lambda: engine.session.is_closed)
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,7 +16,7 @@ from antiphon.grpc import get_info
 from antiphon_command.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
 from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.session.units import Stream
-from tests.conformance.support.stack import Log, wait_for
+from tests.conformance.support.stack import running, wait_for
 from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.forks import process as forks
 from tests.support.patience import PATIENCE_S
@@ -39,20 +38,13 @@ class Process:
 
 
 @asynccontextmanager
-async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+async def process(*arguments: str) -> AsyncIterator[Process]:
     """Starts a scripted worker and waits until it is ready; killed on leaving the block."""
-    with TemporaryDirectory() as folder:
-        log = Log(Path(folder) / "log")
-        with log.path.open("wb") as output:
-            worker = await asyncio.to_thread(
-                forks.start, MODULE, *arguments, output=output, environment={**os.environ, **environment}
-            )
+    with running(MODULE, *arguments) as (worker, log):
         try:
             yield Process(worker, await asyncio.to_thread(wait_for, worker, log, "worker ready on "))
         finally:
-            worker.stdin.close()
             worker.kill()
-            await asyncio.to_thread(worker.wait)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -125,10 +117,13 @@ async def test_a_worker_that_may_not_listen_so_says_why_and_exits_with_2(
     assert remedy in said.splitlines()[-1]
 
 
-async def test_a_key_from_a_file_counts_before_that_of_the_environment(tmp_path: Path) -> None:
+async def test_a_key_from_a_file_counts_before_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "another key, as long")
     file = tmp_path / "worker.key"
     file.write_text("the key of the file\n")
-    async with process("--worker-key-file", str(file), **{KEY_VARIABLE: "another key, as long"}) as worker:
+    async with process("--worker-key-file", str(file)) as worker:
         worker_id = (await get_info(worker.address)).worker_id
         mac = lease_mac(b"the key of the file", DEFAULT_POOL, worker_id, 0, 1)
         async with channel_to(worker.address) as channel:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-import wave
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
+from antiphon.audio.wav import read_wav
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from clients.recordings import make
@@ -39,8 +39,7 @@ LONG = "what is three plus four and five times six now " * 185
 
 
 def seconds(silence_s: int = 4) -> list[np.ndarray[Any, Any]]:
-    with wave.open(str(Path(make.__file__).parent / "joke.wav")) as file:
-        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+    pcm = read_wav(Path(make.__file__).parent / "joke.wav")
     padded = np.zeros((-(-len(pcm) // RATE) + silence_s) * RATE, np.float32)
     padded[: len(pcm)] = pcm
     return list(padded.reshape(-1, RATE))

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-import trustme
 from cryptography.x509 import load_pem_x509_certificate
 
 from antiphon.errors import ConnectError
@@ -21,22 +20,15 @@ from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
 from tests.inference_service.support.caller import Caller, soon
 from tests.support.scripted_engine import ScriptedEngine, running_worker
+from tests.ws_adapter.support.calls import Authority
 
 
-class Files:
+class Files(Authority):
     """Certificates of both sides, and the CA that signs them."""
 
     def __init__(self, folder: Path) -> None:
-        self.authority = trustme.CA()
-        self.ca, self.cert, self.key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
-        self.authority.cert_pem.write_to_path(self.ca)
-        self.issue()
-
-    def issue(self) -> None:
-        """Write a new certificate and key to the same files."""
-        issued = self.authority.issue_cert("localhost", "127.0.0.1")
-        self.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
-        issued.private_key_pem.write_to_path(self.key)
+        super().__init__(folder)
+        self.cert, self.key = self.issue()
 
     @property
     def serial(self) -> int:
@@ -50,9 +42,8 @@ class Files:
         """A caller's, who `shows` a certificate or none."""
         if not shows:
             return grpc.ssl_channel_credentials(self.ca.read_bytes())
-        issued = self.authority.issue_cert("caller.test")
-        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
-        return grpc.ssl_channel_credentials(self.ca.read_bytes(), issued.private_key_pem.bytes(), chain)
+        chain, key = self.issue("caller.test", called="caller")
+        return grpc.ssl_channel_credentials(self.ca.read_bytes(), key.read_bytes(), chain.read_bytes())
 
 
 @pytest.fixture
@@ -85,7 +76,6 @@ async def test_plaintext_caller_cannot_connect_to_tls_worker(files: Files) -> No
 
 
 async def test_with_an_authority_of_callers_only_they_come_in(files: Files, tmp_path: Path) -> None:
-    (tmp_path / "strangers").mkdir()
     stranger = Files(tmp_path / "strangers")
     stranger.ca = files.ca  # trusts the worker, who does not trust it
     async with running_worker(ScriptedEngine(), **files.options, tls_client_ca=files.ca) as worker:

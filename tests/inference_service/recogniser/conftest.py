@@ -3,7 +3,6 @@
 import os
 import queue
 import signal
-import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from antiphon.audio.wav import read_wav
 from inference_service.checkpoints.location import find
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
@@ -33,9 +33,7 @@ SPOKEN = Path(__file__).parents[2] / "data" / "recogniser"
 
 def sentence(name: str, *, lead_s: float = 0.4, tail_s: float = 0.4) -> NDArray[np.float32]:
     """Return a recorded sentence between silences with a little noise, float32 at 16 kHz."""
-    with wave.open(str(SPOKEN / f"{name}.wav")) as file:
-        assert file.getframerate() == 16_000
-        speech = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+    speech = read_wav(SPOKEN / f"{name}.wav")
     padded = np.pad(speech, (round(lead_s * 16_000), round(tail_s * 16_000)))
     return padded + np.random.default_rng(0).standard_normal(len(padded)).astype(np.float32) * np.float32(
         3e-4

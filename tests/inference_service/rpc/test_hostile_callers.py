@@ -82,6 +82,7 @@ def _no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 Flood = Callable[[RawCaller], bytes]
 
+BOTH = END_HEADERS | END_STREAM
 MANY_SETTINGS = frame(SETTINGS, 0, 0, b"".join(struct.pack("!HL", 0x1000 + i, i) for i in range(2700)))
 
 
@@ -94,16 +95,8 @@ def _rapid_resets(raw: RawCaller) -> bytes:
     return found
 
 
-def _unknown_methods(raw: RawCaller) -> bytes:
-    flags = END_HEADERS | END_STREAM
-    return b"".join(frame(HEADERS, flags, raw.next_number(), raw.head("/nothing")) for _ in range(100))
-
-
-def _other_http_methods(raw: RawCaller) -> bytes:
-    flags = END_HEADERS | END_STREAM
-    return b"".join(
-        frame(HEADERS, flags, raw.next_number(), raw.head(GET_INFO, pseudo_method="GET")) for _ in range(100)
-    )
+def _calls(raw: RawCaller, path: str, **changed: str) -> bytes:
+    return b"".join(frame(HEADERS, BOTH, raw.next_number(), raw.head(path, **changed)) for _ in range(100))
 
 
 FLOODS: dict[str, Flood] = {
@@ -122,8 +115,8 @@ FLOODS: dict[str, Flood] = {
     "GOAWAYs": lambda _: 1000 * frame(GOAWAY, 0, 0, bytes(8)),
     "resets of unknown streams": lambda _: 1000 * reset(4711),
     "rapid resets": _rapid_resets,
-    "unknown methods": _unknown_methods,
-    "other HTTP methods": _other_http_methods,
+    "unknown methods": lambda raw: _calls(raw, "/nothing"),
+    "other HTTP methods": lambda raw: _calls(raw, GET_INFO, pseudo_method="GET"),
 }
 
 
@@ -145,9 +138,6 @@ async def test_keepalive_pings_beyond_the_enforced_rate_close_the_connection() -
         while not raw.is_over:
             await raw.reached()
         assert raw.farewell == ErrorCodes.ENHANCE_YOUR_CALM
-
-
-BOTH = END_HEADERS | END_STREAM
 
 
 def _bomb(raw: RawCaller) -> bytes:

@@ -11,10 +11,11 @@ from inference_service.rpc.messages.replies import absorb, done, go_away, piece
 from inference_service.rpc.transport.outbox import BACKLOG, Outbox
 
 
-class Line:
-    """A caller who has room for one message, and takes it when told to."""
+class Way:
+    """An outbox, and at its end a caller who has room for one message, and takes it when told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *join: Any) -> None:
+        self.outbox: Outbox[Any] = Outbox(lambda: 5.0, *join)
         self.written: list[Any] = []
         self.is_busy = False
         self.is_finished = False
@@ -27,16 +28,8 @@ class Line:
     def finish(self) -> None:
         self.is_finished = True
 
-
-class Way:
-    """An outbox with a caller at its end."""
-
-    def __init__(self, *join: Any) -> None:
-        self.line = Line()
-        self.outbox: Outbox[Any] = Outbox(lambda: 5.0, *join)
-
     def open(self) -> "Way":
-        self.outbox.open(self.line)
+        self.outbox.open(self)
         return self
 
     def put(self, *messages: Any) -> None:
@@ -45,7 +38,7 @@ class Way:
         self.outbox.flush()
 
     def take(self) -> None:
-        self.line.is_busy = False
+        self.is_busy = False
         self.outbox.flush()
 
 
@@ -60,9 +53,9 @@ def ended(unit: int) -> pb.GenerateResponse:
 def test_a_message_is_written_where_it_is_flushed() -> None:
     way = Way().open()
     way.outbox.put(1)
-    assert (way.line.written, way.outbox.is_pending) == ([], True)
+    assert (way.written, way.outbox.is_pending) == ([], True)
     way.outbox.flush()
-    assert (way.line.written, way.outbox.is_pending) == ([1], False)
+    assert (way.written, way.outbox.is_pending) == ([1], False)
 
 
 def test_answers_before_open_are_written_on_open() -> None:
@@ -70,16 +63,16 @@ def test_answers_before_open_are_written_on_open() -> None:
     way.put(1)
     way.outbox.end()
     way.outbox.flush()
-    assert way.open().line.written == [1]
+    assert way.open().written == [1]
     way.take()
-    assert way.line.is_finished
+    assert way.is_finished
 
 
 def test_messages_leave_as_the_caller_takes_them_in_the_order_they_came() -> None:
     way = Way().open()
     way.put(0, 1, 2)
     for number in range(3):
-        assert way.line.written == [*range(number + 1)]
+        assert way.written == [*range(number + 1)]
         way.take()
 
 
@@ -89,16 +82,13 @@ def test_pending_answers_are_sent_before_end_and_later_ones_dropped() -> None:
     way.outbox.end()
     way.put(2)
     for _ in range(2):
-        assert not way.line.is_finished
+        assert not way.is_finished
         way.take()
-    assert (way.line.written, way.line.is_finished) == ([0, 1], True)
-
-
-def test_an_outbox_with_nothing_to_write_ends_at_once() -> None:
-    way = Way().open()
-    way.outbox.end()
-    way.outbox.flush()
-    assert way.line.is_finished
+    assert (way.written, way.is_finished) == ([0, 1], True)
+    empty = Way().open()
+    empty.outbox.end()
+    empty.outbox.flush()
+    assert empty.is_finished
 
 
 def test_a_caller_is_waited_for_since_its_message_was_written() -> None:
@@ -127,14 +117,14 @@ def test_closed_outbox_writes_nothing_to_disconnected_caller() -> None:
     way.outbox.close()
     way.put(3)
     way.take()
-    assert (way.line.written, way.outbox.writing_since) == ([1], None)
+    assert (way.written, way.outbox.writing_since) == ([1], None)
 
 
 def test_pieces_of_one_unit_wait_as_one_message() -> None:
     way = Way(absorb)
     way.put(said(1, "Hel"), said(1, "lo"), ended(1), said(2, "!"))
     assert len(way.outbox) == 2
-    (first,) = way.open().line.written
+    (first,) = way.open().written
     assert (first.text.text, list(first.text.token_ids), len(first.audio.data)) == ("Hello", [1, 1], 16)
     assert first.HasField("done")
 

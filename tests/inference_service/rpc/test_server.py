@@ -1,8 +1,9 @@
-"""The services and rules of the worker's gRPC server: reflection, health, compression, peers, drain."""
+"""The services and rules of the worker's gRPC server: reflection, health, compression, drain, bounds."""
 
 import asyncio
 import gzip
 import logging
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,16 +18,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from antiphon.contract import MAX_MESSAGE_BYTES
+from antiphon.contract import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.semconv import ATTR_PEER_ADDRESS, ATTR_PEER_IDENTITY, SPAN_PREFILL
-from inference_service.rpc.server import SERVICES
+from inference_service.rpc.server import MAX_METADATA_BYTES, SERVICES
 from inference_service.session.units import Stream
+from tests.inference_service.conftest import Served
 from tests.inference_service.process.test_tls import Files
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
 from tests.inference_service.support.raw_caller import (
+    ACK,
     DATA,
     END_STREAM,
     GET_INFO,
+    SETTINGS,
     RawCaller,
     answers_in,
     begin_unit,
@@ -213,3 +219,43 @@ async def test_connection_beyond_its_streams_waits_and_goes_on() -> None:
             assert (await soon(waiting)).status == health_pb2.HealthCheckResponse.SERVING
             for watch in watches:
                 watch.cancel()
+
+
+MAX_CONCURRENT_STREAMS, MAX_HEADER_LIST_SIZE = 3, 6
+
+
+@pytest.mark.parametrize("slots", [1, 12])
+async def test_a_connection_may_have_the_streams_of_all_slots_and_some(slots: int) -> None:
+    async with running_worker(ScriptedEngine(slots=slots), slots=slots) as worker:
+        async with greeted(worker.address) as raw:
+            (body,) = [body for kind, flags, _, body in raw.frames if kind == SETTINGS and not flags & ACK]
+    settings = dict(struct.iter_unpack(">HI", body))
+    assert settings[MAX_CONCURRENT_STREAMS] == 4 * slots + 16
+    assert settings[MAX_HEADER_LIST_SIZE] == MAX_METADATA_BYTES
+
+
+async def test_oversized_metadata_is_refused_without_effect_on_other_sessions(served: Served) -> None:
+    async with served(ScriptedEngine(slots=2)) as new_caller:
+        neighbour = await new_caller().ready()
+        caller: Caller = new_caller(None, ("padding", "x" * MAX_METADATA_BYTES))
+        caller.start(Stream.PREFILL)
+        ending = await caller.end()
+        assert (ending.code, ending.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "")
+        fitting = new_caller(None, ("padding", "x" * (MAX_METADATA_BYTES - 1024)))
+        assert METADATA_WORKER_ID in dict(await soon(fitting.start(Stream.PREFILL).initial_metadata()))
+        await neighbour.unit(1)
+
+
+async def test_a_message_at_the_limit_is_read() -> None:
+    """The audio is refused later, as it holds far more than a second of audio."""
+    async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).ready()
+        empty = pb.PrefillRequest(
+            unit=1, duplex=pb.DuplexInput(audio=common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES - 100)))
+        )
+        room = MAX_MESSAGE_BYTES - empty.ByteSize()
+        audio = common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES - 100 + room))
+        full = pb.PrefillRequest(unit=1, duplex=pb.DuplexInput(audio=audio))
+        assert full.ByteSize() == MAX_MESSAGE_BYTES
+        await caller.write(Stream.PREFILL, full)
+        assert (await caller.read(Stream.PREFILL)).error.reason == Reason.AUDIO_INVALID

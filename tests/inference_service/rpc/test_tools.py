@@ -60,6 +60,11 @@ def calls(*given: pb.ToolCall) -> pb.ChatMessage:
     return pb.ChatMessage(role=pb.ROLE_ASSISTANT, tool_calls=given)
 
 
+def a_call(**changes: str) -> pb.TurnInput:
+    """A turn with one call, of which something is changed."""
+    return turn(calls(pb.ToolCall(**{"id": "1", "name": "time", "arguments_json": "{}"} | changes)))
+
+
 def result(words: str, of: str) -> pb.ChatMessage:
     return message(words, pb.ROLE_TOOL, tool_call_id=of)
 
@@ -149,20 +154,14 @@ BAD_TOOLS: dict[str, tuple[pb.TurnInput, str]] = {
         "turn.tool_choice.name",
     ),
     "calls of a user": (turn(message("Hi", tool_calls=[CALL])), "turn.messages[0].tool_calls"),
-    "a call without an id": (
-        turn(calls(pb.ToolCall(name="time", arguments_json="{}"))),
-        "turn.messages[0].tool_calls[0].id",
-    ),
-    "a call of no name": (
-        turn(calls(pb.ToolCall(id="1", name="<|im_end|>", arguments_json="{}"))),
-        "turn.messages[0].tool_calls[0].name",
-    ),
+    "a call without an id": (a_call(id=""), "turn.messages[0].tool_calls[0].id"),
+    "a call of no name": (a_call(name="<|im_end|>"), "turn.messages[0].tool_calls[0].name"),
     "arguments that are none": (
         turn(calls(CALL, pb.ToolCall(id="1", name="time", arguments_json='"now"'))),
         "turn.messages[0].tool_calls[1].arguments_json",
     ),
     "large arguments": (
-        turn(calls(pb.ToolCall(id="1", name="time", arguments_json='{"x":"' + "y" * MAX_CALL_BYTES + '"}'))),
+        a_call(arguments_json=json.dumps({"x": "y" * MAX_CALL_BYTES})),
         "turn.messages[0].tool_calls[0].arguments_json",
     ),
     "a result of nothing": (turn(result("Rain.", "")), "turn.messages[0].tool_call_id"),

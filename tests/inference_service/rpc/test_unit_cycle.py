@@ -4,13 +4,14 @@ import grpc
 import numpy as np
 import pytest
 
-from antiphon.contract import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WORKER_ID
+from antiphon.contract import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WORKER_ID, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.interface.engine import Failure
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served, SessionOf
 from tests.inference_service.support.caller import duplex
-from tests.support.scripted_engine import ScriptedEngine, speak
+from tests.support.scripted_engine import Play, ScriptedEngine, fails, listen, speak
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -105,3 +106,28 @@ async def test_the_running_unit_stops_and_says_cancelled(session_of: SessionOf) 
         await caller.cancel(1)
         answers = await caller.answers(1)
     assert answers.done.end == pb.UNIT_END_CANCELLED
+
+
+async def test_every_unit_of_a_bad_session_has_three_answers(session_of: SessionOf) -> None:
+    """All kinds of failure after one another, two units in flight."""
+    refused = Play(refused=Failure(Reason.INPUT_TOO_LONG, "It does not fit."))
+    engine = ScriptedEngine(listen(), listen(), fails(), refused, listen(), repeat=True)
+    async with session_of(engine) as caller:
+
+        async def send(unit: int) -> None:
+            kind = unit % 5
+            if kind == 2:
+                await caller.cancel(unit)
+            await caller.send_unit(
+                unit,
+                duplex(np.array([np.nan])) if kind == 1 else None,
+                sampling=common.SamplingParams(temperature=-1.0) if kind == 0 else None,
+            )
+
+        await send(1)
+        ends = []
+        for unit in range(1, 26):
+            await send(unit + 1)
+            ends.append((await caller.answers(unit)).done.end)
+    failed, cancelled = pb.UNIT_END_FAILED, pb.UNIT_END_CANCELLED
+    assert ends == [failed, cancelled, failed, failed, failed] * 5

@@ -54,43 +54,35 @@ def cut(container: str, share: float, **options: str) -> bytes:
 
 
 _CODECS = {"mp4": "libx264", "webm": "libvpx", "matroska": "libx264"}
-_NAMED = "H.264, HEVC, VP8, VP9, AV1"
+_OTHER = "must be an MP4, MOV, WebM or Matroska file."
+_CUT, _DAMAGED, _STILL = "is cut short.", "is damaged.", "has no moving pictures."
+_CODEC = "has pictures in {}; they must be in H.264, HEVC, VP8, VP9, AV1."
+_LONG, _LARGE = "must last at most 600 s, not {} s.", "must be at most 4096 x 4096, not {}."
+_FRAGMENTS = {"movflags": "empty_moov+frag_keyframe"}
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
-    "nothing": (lambda: b"", "must be an MP4, MOV, WebM or Matroska file."),
-    "text": (lambda: b"#EXTM3U\nfile:///etc/passwd\n" * 99, "must be an MP4, MOV, WebM or Matroska file."),
-    "picture": (jpeg, "must be an MP4, MOV, WebM or Matroska file."),
-    "MP4 cut short": (lambda: cut("mp4", 0.5), "is cut short."),
-    "MP4 cut short behind its index": (
-        lambda: cut("mp4", 0.8, movflags="empty_moov+frag_keyframe"),
-        "is cut short.",
-    ),
-    "WebM cut short": (lambda: cut("webm", 0.5), "is cut short."),
-    "Matroska cut short": (lambda: cut("matroska", 0.9), "is cut short."),
-    "MP4 without an index": (lambda: short()[: short().index(b"moov") - 4], "is damaged."),
-    "MP4 of noise": (lambda: noisy(video(numbered(20))), "is damaged."),
-    "WebM of noise": (lambda: b"\x1aE\xdf\xa3" + bytes(2000), "is damaged."),
-    "sound alone": (sound_alone, "has no moving pictures."),
-    "sound with a cover": (covered, "has no moving pictures."),
-    "other codec": (
-        lambda: video(numbered(4), codec="mpeg4"),
-        f"has pictures in mpeg4; they must be in {_NAMED}.",
-    ),
+    "nothing": (lambda: b"", _OTHER),
+    "text": (lambda: b"#EXTM3U\nfile:///etc/passwd\n" * 99, _OTHER),
+    "picture": (jpeg, _OTHER),
+    "MP4 cut short": (lambda: cut("mp4", 0.5), _CUT),
+    "MP4 cut short behind its index": (lambda: cut("mp4", 0.8, **_FRAGMENTS), _CUT),
+    "WebM cut short": (lambda: cut("webm", 0.5), _CUT),
+    "Matroska cut short": (lambda: cut("matroska", 0.9), _CUT),
+    "MP4 without an index": (lambda: short()[: short().index(b"moov") - 4], _DAMAGED),
+    "MP4 of noise": (lambda: noisy(video(numbered(20))), _DAMAGED),
+    "WebM of noise": (lambda: b"\x1aE\xdf\xa3" + bytes(2000), _DAMAGED),
+    "sound alone": (sound_alone, _STILL),
+    "sound with a cover": (covered, _STILL),
+    "other codec": (lambda: video(numbered(4), codec="mpeg4"), _CODEC.format("mpeg4")),
     "unknown codec": (
         lambda: retagged(video(numbered(4)), b"avc1", b"zzzz"),
-        f"has pictures in an unknown codec; they must be in {_NAMED}.",
+        _CODEC.format("an unknown codec"),
     ),
-    "too long": (lambda: video(numbered(601), rate=1), "must last at most 600 s, not 601.0 s."),
-    "long by its own account": (
-        lambda: video(numbered(10), rate=Fraction(1, 100)),
-        "must last at most 600 s, not 1000.0 s.",
-    ),
-    "too large": (lambda: video(numbered(1, (4112, 64))), "must be at most 4096 x 4096, not 4112 x 64."),
-    "far too large": (huge, "must be at most 4096 x 4096, not 8192 x 8192."),
-    "far too large behind a small container": (
-        huge_in_disguise,
-        "must be at most 4096 x 4096, not 8192 x 8192.",
-    ),
+    "too long": (lambda: video(numbered(601), rate=1), _LONG.format(601.0)),
+    "long by its own account": (lambda: video(numbered(10), rate=Fraction(1, 100)), _LONG.format(1000.0)),
+    "too large": (lambda: video(numbered(1, (4112, 64))), _LARGE.format("4112 x 64")),
+    "far too large": (huge, _LARGE.format("8192 x 8192")),
+    "far too large behind a small container": (huge_in_disguise, _LARGE.format("8192 x 8192")),
     "too many frames a second": (
         lambda: video(numbered(600), rate=1000),
         "must have at most 240 frames a second, not 1000.",

@@ -248,14 +248,10 @@ def test_spans_beyond_the_bound_are_dropped_and_counted() -> None:
     assert exporter.exported == 32
 
 
-class Failing(SpanExporter):
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return SpanExportResult.FAILURE
-
-
-def test_spans_that_could_not_be_exported_are_counted() -> None:
-    drops = Drops()
-    processor = BoundedProcessor(Failing(), drops, most=16)
+def test_spans_that_could_not_be_exported_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, drops = InMemorySpanExporter(), Drops()
+    monkeypatch.setattr(exporter, "export", lambda spans: SpanExportResult.FAILURE)
+    processor = BoundedProcessor(exporter, drops, most=16)
     for _ in range(3):
         _provider(processor).start_span("x").end()
     processor.shutdown()

@@ -1,9 +1,11 @@
-"""`antiphon adapter` as a process of its own."""
+"""`antiphon adapter` as a process of its own, and what it has in common with `antiphon worker`."""
 
 import os
 import sys
 
-from tests.cli.support.process import run
+import pytest
+
+from tests.cli.support.process import ANTIPHON, run
 from tests.support.patience import START_S
 
 COMMAND = """
@@ -31,3 +33,14 @@ def test_adapter_at_work_computes_matrix_products_on_one_thread() -> None:
 
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines() == ["{2}", "{1}"]
+
+
+@pytest.mark.parametrize("command", ["worker", "adapter"])
+@pytest.mark.parametrize("variable", ["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT"])
+def test_service_with_an_unreadable_span_limit_exits_with_its_name(command: str, variable: str) -> None:
+    """The first of them fails in the import of the SDK, before the service could say anything."""
+    outcome = run([*ANTIPHON, command], {**os.environ, variable: "many"}, None, START_S)
+
+    assert outcome.code == 2
+    assert f"{variable} is 'many': set it to a whole number" in outcome.err
+    assert "Traceback" not in outcome.err

@@ -22,19 +22,11 @@ from tests.ws_adapter.support.keyfile import KeyFile
 
 
 @pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port that is taken, so that nobody else gets it, and on which nobody listens."""
+def taken() -> Iterator[socket.socket]:
+    """A socket whose port nobody else gets, and on which nobody listens yet."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-@pytest.fixture
-def busy_port() -> Iterator[int]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        yield listening.getsockname()[1]
+        yield taken
 
 
 def assert_failed(done: Outcome, code: int, text: str) -> None:
@@ -45,7 +37,9 @@ def assert_failed(done: Outcome, code: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("command", "option"), [("serve", "--port"), ("adapter", "--port"), ("serve", "--tls-port")]
 )
-def test_port_in_use(busy_port: int, command: str, option: str, tmp_path: Path) -> None:
+def test_port_in_use(taken: socket.socket, command: str, option: str, tmp_path: Path) -> None:
+    taken.listen()
+    busy_port = taken.getsockname()[1]
     cert, key = Authority(tmp_path).issue()
     more = ["--worker", "unix:none"] if command == "adapter" else []
     more += ["--port", "0", "--tls-cert", str(cert), "--tls-key", str(key)] if option == "--tls-port" else []
@@ -146,7 +140,8 @@ def test_missing_extra(words: str, module: str, needs: str, extra: str) -> None:
         ("transcribe", "http://127.0.0.1:{port}/v1/models"),
     ],
 )
-def test_server_that_is_not_there(question: Path, closed_port: int, command: str, address: str) -> None:
+def test_server_that_is_not_there(question: Path, taken: socket.socket, command: str, address: str) -> None:
+    closed_port = taken.getsockname()[1]
     done = run_cli(command, question, "--url", f"ws://127.0.0.1:{closed_port}")
 
     text = f"Nothing listens at {address.format(port=closed_port)} (refused). Is the server running? "

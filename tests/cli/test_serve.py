@@ -117,27 +117,17 @@ def test_signal_stops_everything_and_leaves_nothing(tmp_path: Path, number: sign
         serve.stop(number)
 
 
-async def drained_conversation(url: str, stop: "asyncio.Event", signalled: "asyncio.Event") -> str:
-    async with antiphon.connect(url) as client, client.duplex() as session:
-        await anext(session)
-        stop.set()
-        await signalled.wait()
-        await session.send_audio(SECOND)
-        return type(await anext(session)).__name__
-
-
 def test_running_conversation_may_finish(tmp_path: Path) -> None:
-    async def stop_in_the_middle() -> str:
-        stop, signalled = asyncio.Event(), asyncio.Event()
-        talking = asyncio.create_task(drained_conversation(serve.address("WebSocket"), stop, signalled))
-        await stop.wait()
-        serve.signal(signal.SIGTERM)
-        await asyncio.to_thread(wait_until, lambda: "Draining" in serve.errors, "it says so")
-        signalled.set()
-        return await talking
+    async def stop_in_the_middle() -> antiphon.Event:
+        async with antiphon.connect(serve.address("WebSocket")) as client, client.duplex() as session:
+            await anext(session)
+            serve.signal(signal.SIGTERM)
+            await asyncio.to_thread(wait_until, lambda: "Draining" in serve.errors, "it says so")
+            await session.send_audio(SECOND)
+            return await anext(session)
 
     with serving(tmp_path) as serve:
-        assert asyncio.run(stop_in_the_middle()) == "Listening"
+        assert isinstance(asyncio.run(stop_in_the_middle()), antiphon.Listening)
         assert serve.wait() == 0
         serve.assert_nothing_left()
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import urllib.request
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,9 @@ def test_sessions_go_to_all_workers_and_one_that_dies_is_started_again(tmp_path:
     async def talk_to_each() -> None:
         """Each of two workers has two slots: four sessions at once need them both."""
         url = serve.address("WebSocket")
-        async with antiphon.connect(url) as client:
-            sessions = [client.duplex() for _ in range(4)]
-            for session in sessions:
-                await session.__aenter__()
-            for session in sessions:
-                await session.__aexit__(None, None, None)
+        async with antiphon.connect(url) as client, AsyncExitStack() as sessions:
+            for _ in range(4):
+                await sessions.enter_async_context(client.duplex())
 
     with serving(tmp_path, "talk", *WORKERS) as serve:
         assert "4 slots of 2 workers" in serve.banner.splitlines()[0]

@@ -17,6 +17,7 @@ from tests.inference_service.engine.support import tiny_moshi
 from tests.inference_service.engine.support.tiny_moshi import CODEC_FILE, CODES, TOKENIZER_FILE, VOICES
 
 CPU = torch.device("cpu")
+WEIGHTS = "model.safetensors"
 
 
 def loaded(folder: Path) -> MoshiCheckpoint:
@@ -81,7 +82,7 @@ def _drop(path: Path, is_dropped: Callable[[str], bool]) -> None:
 
 def _fewer_codebooks(folder: Path) -> None:
     last = f".{CODES - 1}."
-    _drop(folder / "model.safetensors", lambda name: name.startswith("linears.") and last in name)
+    _drop(folder / WEIGHTS, lambda name: name.startswith("linears.") and last in name)
 
 
 def _fewer_quantizers(folder: Path) -> None:
@@ -89,7 +90,7 @@ def _fewer_quantizers(folder: Path) -> None:
 
 
 def _other_width(folder: Path) -> None:
-    path = folder / "model.safetensors"
+    path = folder / WEIGHTS
     tensors = load_file(path)
     save_file(tensors | {"text_linear.weight": tensors["text_linear.weight"][:, :5].clone()}, path)
 
@@ -99,7 +100,7 @@ def _promise_terabytes(folder: Path) -> None:
     shape = [1 << 20, 1 << 20]
     entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
     header = json.dumps({"text_linear.weight": entry}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
+    (folder / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
 
 
 def _another_tokenizer(folder: Path) -> None:
@@ -122,18 +123,10 @@ def _narrow_voice(folder: Path) -> None:
         (_another_codec, CODEC_FILE, "holds no codec of the kind Mimi: no decoder_transformer"),
         (_without(CODEC_FILE), CODEC_FILE, "Download the whole folder"),
         (_without(TOKENIZER_FILE), TOKENIZER_FILE, "the tokenizer of its text"),
-        (
-            _fewer_codebooks,
-            "model.safetensors",
-            f"has weights of {CODES - 1 + CODES} codebooks, not of {CODES}",
-        ),
+        (_fewer_codebooks, WEIGHTS, f"has weights of {CODES - 1 + CODES} codebooks, not of {CODES}"),
         (_fewer_quantizers, CODEC_FILE, "lacks 3 tensors"),
-        (
-            _other_width,
-            "model.safetensors",
-            r"decoder\.lm_head\.weight has the shape \[320, 5\], not \[320, 64\]",
-        ),
-        (_promise_terabytes, "model.safetensors", "is not a readable safetensors file"),
+        (_other_width, WEIGHTS, r"decoder\.lm_head\.weight has the shape \[320, 5\], not \[320, 64\]"),
+        (_promise_terabytes, WEIGHTS, "is not a readable safetensors file"),
         (_another_tokenizer, TOKENIZER_FILE, "has 300 tokens; the model has 320"),
         (_no_voices, "voices", "holds no voices as safetensors"),
         (_narrow_voice, f"{VOICES[0]}.safetensors", r"embeddings must be numbers \[n, 64\]"),
@@ -162,7 +155,7 @@ def _never(files: object, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("named", ["../model.safetensors", "/etc/passwd", 5], ids=str)
 def test_index_that_leaves_its_folder_is_refused(tmp_path: Path, named: object) -> None:
     folder = tiny_moshi.save(tmp_path / "saved")
-    (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
+    (folder / WEIGHTS).rename(tmp_path / WEIGHTS)
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"decoder.lm_head.weight": named}}))
     with pytest.raises(CheckpointError, match="names no files of the folder") as refused:
@@ -173,7 +166,7 @@ def test_index_that_leaves_its_folder_is_refused(tmp_path: Path, named: object) 
 def test_saved_folder_without_a_codebook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_moshi.save(tmp_path / "saved")
     last = f"embed_tokens.{2 * CODES - 1}.weight"
-    _drop(folder / "model.safetensors", lambda name: name == last)
+    _drop(folder / WEIGHTS, lambda name: name == last)
     monkeypatch.setattr(Saved, "network", _never)
     with pytest.raises(CheckpointError, match=rf"model\.safetensors lacks 1 tensors, first {last}"):
         loaded(folder)

@@ -226,35 +226,37 @@ async def in_step(worker: Traced, engine: ScriptedEngine, step: str) -> Caller:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_cancelled_session_ends_the_span_of_its_step(step: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "error", "status"),
+    [
+        ("cancelled", "CANCELLED", StatusCode.UNSET),
+        ("stalled", Reason.UNIT_TIMEOUT, StatusCode.ERROR),
+        ("drained", Reason.DRAINING, StatusCode.UNSET),
+    ],
+)
+async def test_session_that_ends_in_a_step_ends_its_span(
+    step: str, end: str, error: str, status: StatusCode, passing: Passing
+) -> None:
     engine = ScriptedEngine(hang(step))
-    async with traced(engine) as worker:
+    async with traced(engine, drain_timeout_s=0.05) as worker:
         caller = await in_step(worker, engine, step)
-        caller.calls[Stream.GENERATE].cancel()
+        if end == "cancelled":
+            caller.calls[Stream.GENERATE].cancel()
+        elif end == "drained":
+            worker.worker.worker.interrupt()
+        else:
+            # Answers of earlier steps are progress, which restarts the engine's time limit.
+            if step != semconv.SPAN_PREFILL:
+                await caller.read(Stream.PREFILL)
+            while step == semconv.SPAN_FINALIZE and not (await caller.read(Stream.GENERATE)).HasField("done"):
+                pass
+            await caller.settle()
+            passing(PATIENT.unit_s)
         await until(lambda: engine.session.is_closed)
         spans = worker.spans
     assert [span.name for span in spans] == STEPS[: STEPS.index(step) + 1]
-    assert attribute(spans[-1], semconv.ATTR_ERROR_TYPE) == "CANCELLED"
-    assert attribute(spans[-1], semconv.ATTR_RPC_STATUS) == "CANCELLED"
-    assert spans[-1].status.status_code is StatusCode.UNSET
-
-
-@pytest.mark.parametrize("step", STEPS)
-async def test_stalled_session_ends_the_span_of_its_step(step: str, passing: Passing) -> None:
-    engine = ScriptedEngine(hang(step))
-    async with traced(engine) as worker:
-        caller = await in_step(worker, engine, step)
-        # Answers of earlier steps are progress, which restarts the engine's time limit.
-        if step != semconv.SPAN_PREFILL:
-            await caller.read(Stream.PREFILL)
-        while step == semconv.SPAN_FINALIZE and not (await caller.read(Stream.GENERATE)).HasField("done"):
-            pass
-        await caller.settle()
-        passing(PATIENT.unit_s)
-        await caller.end()
-        last = worker.spans[-1]
-    assert (last.name, attribute(last, semconv.ATTR_ERROR_TYPE)) == (step, Reason.UNIT_TIMEOUT)
-    assert last.status.status_code is StatusCode.ERROR
+    assert (attribute(spans[-1], semconv.ATTR_ERROR_TYPE), spans[-1].status.status_code) == (error, status)
+    assert end != "cancelled" or attribute(spans[-1], semconv.ATTR_RPC_STATUS) == "CANCELLED"
 
 
 async def test_a_unit_that_its_caller_never_asked_for_is_no_error_of_ours(passing: Passing) -> None:
@@ -269,17 +271,6 @@ async def test_a_unit_that_its_caller_never_asked_for_is_no_error_of_ours(passin
     assert [(span.name, span.status.status_code) for span in spans] == [
         (semconv.SPAN_PREFILL, StatusCode.UNSET)
     ]
-
-
-async def test_drained_session_ends_the_span_of_its_step() -> None:
-    engine = ScriptedEngine(hang("generate"))
-    async with traced(engine, drain_timeout_s=0.05) as worker:
-        caller = await in_step(worker, engine, "generate")
-        worker.worker.worker.interrupt()
-        await caller.end()
-        last = worker.spans[-1]
-    assert (last.name, attribute(last, semconv.ATTR_ERROR_TYPE)) == ("generate", Reason.DRAINING)
-    assert last.status.status_code is StatusCode.UNSET
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,16 @@
 """Let callers in beside units whose callers keep them waiting: with the shipped model."""
 
-import time
 from typing import Any
 
 import pytest
 
 from antiphon.contract import Reason
 from inference_service.app import load_engine
-from inference_service.engine import engine
 from inference_service.engine.runtime import Runtime
 from inference_service.session import admission
-from inference_service.session.base import live_session, session
-from inference_service.session.kinds import duplex
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to
+from tests.support.passing import Passing
 from tests.support.scripted_engine import RunningWorker, running_worker
 
 UNITS = 3
@@ -21,23 +18,9 @@ LONG_S = 5.0
 """More than any unit may take."""
 
 
-class Clock:
-    """The clock of units in the engine, which can be put forward."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead_s
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    for module in (engine, live_session, session, duplex):
-        monkeypatch.setattr(module, "time", found)
+@pytest.fixture(autouse=True)
+def few_units_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "LEAST_UNITS", UNITS)
-    return found
 
 
 async def refusal(worker: RunningWorker, newcomer: Caller) -> str:
@@ -47,13 +30,13 @@ async def refusal(worker: RunningWorker, newcomer: Caller) -> str:
     return "" if await call.initial_metadata() else (await newcomer.end()).reason
 
 
-async def test_a_caller_that_keeps_generate_back_makes_no_worker_slow(clock: Clock) -> None:
+async def test_a_caller_that_keeps_generate_back_makes_no_worker_slow(passing: Passing) -> None:
     async with running_worker(load_engine, slots=2) as worker, channel_to(worker.address) as channel:
         attacker = await Caller(channel).ready()
         for number in range(1, UNITS + 1):
             await attacker.prefill(number)
             await attacker.read(Stream.PREFILL)
-            clock.ahead_s += LONG_S
+            passing(LONG_S)
             await attacker.generate(number)
             await attacker.finalize(number)
             said = await attacker.read(Stream.GENERATE)
@@ -64,12 +47,12 @@ async def test_a_caller_that_keeps_generate_back_makes_no_worker_slow(clock: Clo
 
 @pytest.mark.parametrize("no_admission", [False, True])
 async def test_slow_worker_rejects_sessions_unless_admission_control_is_off(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, no_admission: bool
+    passing: Passing, monkeypatch: pytest.MonkeyPatch, no_admission: bool
 ) -> None:
     think = Runtime.think
 
     def slow(runtime: Runtime, segments: list[Any]) -> list[Any]:
-        clock.ahead_s += LONG_S
+        passing(LONG_S)
         return think(runtime, segments)
 
     monkeypatch.setattr(Runtime, "think", slow)

@@ -14,7 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from antiphon.contract import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker
 from inference_service.interface.engine import Closed, Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
@@ -45,18 +44,12 @@ async def health(channel: grpc.aio.Channel) -> set[str]:
     return {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status) for answer in answers}
 
 
-async def info(channel: grpc.aio.Channel) -> pb.GetInfoResponse:
-    stub: Any = InferenceServiceStub(channel)
-    answer: pb.GetInfoResponse = await soon(stub.GetInfo(pb.GetInfoRequest()))
-    return answer
-
-
 async def test_a_ready_worker_describes_itself() -> None:
     async with running_worker(ScriptedEngine(slots=3), worker_id="w-1") as worker:
         async with channel_to(worker.address) as channel:
             assert await health(channel) == {"SERVING"}
             caller = await Caller(channel).open()
-            answer = await info(channel)
+            answer = await Caller(channel).settle()
             caller.calls[Stream.PREFILL].cancel()
     assert (answer.model, answer.state) == ("scripted", pb.WORKER_STATE_READY)
     assert (answer.slots, answer.free_slots, list(answer.modes)) == (3, 2, [pb.SESSION_MODE_AUDIO])
@@ -93,7 +86,7 @@ async def test_a_loading_worker_answers_but_takes_no_session() -> None:
     async with loading() as (_, address, may_load), channel_to(address) as channel:
         await soon(channel.channel_ready())
         assert await health(channel) == {"NOT_SERVING"}
-        answer = await info(channel)
+        answer = await Caller(channel).settle()
         assert (answer.state, answer.slots, answer.model) == (pb.WORKER_STATE_LOADING, 0, "")
         early = Caller(channel)
         early.start(Stream.PREFILL)

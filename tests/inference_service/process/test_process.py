@@ -16,14 +16,13 @@ from antiphon.grpc import get_info
 from antiphon_command.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
 from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.session.units import Stream
+from tests.cli.support.process import run, run_cli
 from tests.conformance.support.stack import running, wait_for
 from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.forks import process as forks
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, START_S
 
-ROOT = Path(__file__).parents[3]
 MODULE = "tests.support.scripted_worker"
-COMMAND = (sys.executable, "-m", MODULE)
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,8 @@ async def test_an_engine_that_hangs_exits_with_3() -> None:
         assert await worker.exit_code() == 3
 
 
-async def test_an_exit_with_3_waits_for_no_thread() -> None:
-    code, _ = await exit_of(sys.executable, "-c", _HANGING)
-    assert code == 3
+def test_an_exit_with_3_waits_for_no_thread() -> None:
+    assert run([sys.executable, "-c", _HANGING], None, None, START_S).code == 3
 
 
 _HANGING = """
@@ -83,21 +81,10 @@ leave(main(["worker"]))
 """
 
 
-async def exit_of(*command: str, **environment: str) -> tuple[int, str]:
-    """Exit code and standard error of a worker that does not come up."""
-    failed = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment}
-    )
-    async with asyncio.timeout(PATIENCE_S):
-        _, said = await failed.communicate()
-    assert failed.returncode is not None
-    return failed.returncode, said.decode()
-
-
-async def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
-    code, said = await exit_of(*COMMAND, "--fault")
-    assert code == 1
-    assert "no room for the model" in said
+def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
+    failed = run([sys.executable, "-m", MODULE, "--fault"], None, None, START_S)
+    assert failed.code == 1
+    assert "no room for the model" in failed.err
 
 
 @pytest.mark.parametrize(
@@ -109,12 +96,12 @@ async def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
     ],
     ids=["short key", "no file", "no sampler"],
 )
-async def test_a_worker_that_may_not_listen_so_says_why_and_exits_with_2(
+def test_a_worker_that_may_not_start_so_says_why_and_exits_with_2(
     arguments: list[str], environment: dict[str, str], remedy: str
 ) -> None:
-    code, said = await exit_of(sys.executable, "-m", "antiphon_command", "worker", *arguments, **environment)
-    assert code == 2
-    assert remedy in said.splitlines()[-1]
+    failed = run_cli("worker", *arguments, env=os.environ | environment)
+    assert failed.code == 2
+    assert remedy in failed.err.splitlines()[-1]
 
 
 async def test_a_key_from_a_file_counts_before_that_of_the_environment(

@@ -25,13 +25,9 @@ SHARD = "model-00002-of-00003.safetensors"
 Change = Callable[[Path], None]
 
 
-def reshape(name: str) -> Change:
-    """Give a tensor of the second shard another shape."""
-
-    def change(folder: Path) -> None:
-        _rewrite(folder / SHARD, lambda tensors: tensors.update({name: torch.zeros(3, 5)}))
-
-    return change
+def reshape(file: str, name: str, *shape: int) -> Change:
+    """Give a tensor of a file another shape."""
+    return lambda folder: _rewrite(folder / file, lambda tensors: tensors.update({name: torch.zeros(shape)}))
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
@@ -62,13 +58,12 @@ def refusal_of_worker(*arguments: str) -> str:
     return str(sentence)
 
 
-def break_vocoder(folder: Path) -> None:
-    name = "hift.conv_pre.weight"
-    _rewrite(folder / "vocoder/model.safetensors", lambda tensors: tensors.update({name: torch.zeros(2)}))
+VOCODER = "vocoder/model.safetensors"
+break_vocoder = reshape(VOCODER, "hift.conv_pre.weight", 2)
 
 
 def cut_vocoder(folder: Path) -> None:
-    path = folder / "vocoder/model.safetensors"
+    path = folder / VOCODER
     path.write_bytes(path.read_bytes()[:-100])
 
 
@@ -90,7 +85,7 @@ def second_shard() -> str:
 
 
 UNFIT: dict[str, tuple[Change, tuple[str, ...]]] = {
-    "shape": (reshape(second_shard()), (SHARD, f"{second_shard()} is [3, 5] and not [")),
+    "shape": (reshape(SHARD, second_shard(), 3, 5), (SHARD, f"{second_shard()} is [3, 5] and not [")),
     "dtype": (quantise, (SHARD, "is stored as I8; only F32, F16, BF16 are read")),
     "repeated": (repeat, ("model-00003-of-00003.safetensors", "is in another file too")),
     "config of other sizes": (

@@ -28,6 +28,8 @@ from tests.support.scripted_engine import PATIENT, RunningWorker, ScriptedEngine
 from tests.ws_adapter.support.pool import Pool
 
 KEY = b"a key of 16 byte"
+FAR = {"dispatcher": "redis://h", "listen": "0.0.0.0:0"}
+"""A worker that other machines reach."""
 CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
 POOL = pool_name("scripted", ["audio"])
 SILENCE = bytes(4 * 16_000)
@@ -339,11 +341,8 @@ async def _talk(session: Session) -> None:
         ({"dispatcher": "redis://h", "dispatcher_ca": Path("ca.pem")}, "write rediss:// for TLS"),
         ({"dispatcher": "rediss://h", "dispatcher_ca": Path("no.pem")}, r"Cannot read no\.pem"),
         ({"dispatcher": "rediss://h", "dispatcher_password_file": Path("none")}, "Cannot read the password"),
-        (
-            {"dispatcher": "redis://h", "listen": "0.0.0.0:0", "worker_key": KEY, "insecure_grpc": True},
-            "--advertise",
-        ),
-        ({"dispatcher": "redis://h", "listen": "0.0.0.0:0", "advertise": "w:1"}, "without a worker key"),
+        (FAR | {"worker_key": KEY, "insecure_grpc": True}, "--advertise"),
+        (FAR | {"advertise": "w:1"}, "without a worker key"),
     ],
 )
 async def test_worker_that_cannot_be_dialled_does_not_start(options: dict[str, Any], problem: str) -> None:

@@ -40,16 +40,12 @@ async def test_a_second_stream_of_a_kind_is_refused_and_its_owner_not_disturbed(
         await owner.unit(1)
 
 
-async def initial_metadata(caller: Caller) -> dict[str, str]:
-    return dict(await caller.calls[Stream.PREFILL].initial_metadata() or ())
-
-
 async def test_calls_at_the_same_time_get_no_more_slots_than_there_are(served: Served) -> None:
     async with served(ScriptedEngine(slots=4)) as new_caller:
         callers: list[Caller] = [new_caller() for _ in range(30)]
-        for caller in callers:
-            caller.start(Stream.PREFILL)
-        attached = [c for c in callers if METADATA_WORKER_ID in await soon(initial_metadata(c))]
+        calls = [caller.start(Stream.PREFILL) for caller in callers]
+        answers = [dict(await soon(call.initial_metadata()) or ()) for call in calls]
+        attached = [c for c, it in zip(callers, answers, strict=True) if METADATA_WORKER_ID in it]
         refused = [await caller.end() for caller in callers if caller not in attached]
         for caller in attached:
             caller.calls[Stream.PREFILL].cancel()

@@ -250,6 +250,7 @@ LAST_UNIT = active(lambda caller: caller.send_last_unit(1))
 IDLE = active(_nothing, idle_timeout=LONG, waits_s=LONG.seconds)
 UNASKED = active(_prefill_only, waits_s=PATIENT.unit_s)
 OLD = active(_nothing, max_duration=LONG, waits_s=LONG.seconds)
+CLOSED_EARLY = attached(lambda caller: caller.half_close(Stream.PREFILL))
 NO_ACTION = active(lambda caller: caller.write(Stream.GENERATE, pb.GenerateRequest(unit=1)))
 UNKNOWN_VOICE = configured(voice=common.Voice(voice_id="x"))
 
@@ -279,6 +280,7 @@ ROWS = [
     Row(Reason.LEASE_REVOKED, "a dispatcher takes the lease back", _revoked_lease, key=KEY),
     Row(Reason.STREAM_EXISTS, "a second stream of one kind", _second_stream),
     Row(Reason.CONFIG_REQUIRED, "a unit comes before the config", attached(lambda it: it.prefill(1))),
+    Row(Reason.CONFIG_REQUIRED, "Prefill is half-closed before the config", CLOSED_EARLY),
     Row(Reason.CONFIG_REPEATED, "a second config comes", active(lambda it: it.send_config())),
     Row(Reason.UNIT_OUT_OF_ORDER, "a unit leaves a gap", active(lambda it: it.prefill(2))),
     Row(Reason.UNIT_OUT_OF_ORDER, "Generate leaves a gap", active(lambda it: it.generate(2))),
@@ -297,12 +299,7 @@ ROWS = [
     Row(Reason.WORKER_LOST, "the transport breaks", _killed),
     Row(Reason.DRAINING, "the worker shuts down", _draining),
     Row(Reason.ENGINE_FATAL, "the device is lost", LAST_UNIT, (Play(breaks_device=True),)),
-    Row(
-        Reason.INFERENCE_FAILED,
-        "this session alone cannot go on",
-        LAST_UNIT,
-        failing(Reason.INFERENCE_FAILED),
-    ),
+    Row(Reason.INFERENCE_FAILED, "this session cannot go on", LAST_UNIT, failing(Reason.INFERENCE_FAILED)),
 ]
 NOT_THE_WORKERS = {Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_inprocess.py"}
 
@@ -349,23 +346,14 @@ def refused(reason: Reason, when: str, field: str) -> ItemRow:
     return ItemRow(reason, when, script=script, field=field)
 
 
-PICTURE = common.Image(data=b"\xff\xd8")
+FIVE_PICTURES = pb.DuplexInput(audio=duplex().audio, frames=[common.Image(data=b"\xff\xd8")] * 5)
+BAD_RUN = {"sampling": common.SamplingParams(top_p=7)}
 ITEM_ROWS = [
     ItemRow(Reason.AUDIO_INVALID, "not a number", duplex(np.array([np.nan])), field="duplex.audio.data"),
     ItemRow(Reason.AUDIO_INVALID, "no audio", pb.DuplexInput(), field="duplex.audio"),
-    ItemRow(
-        Reason.IMAGE_INVALID,
-        "more pictures than a unit may have",
-        pb.DuplexInput(audio=duplex().audio, frames=[PICTURE] * 5),
-        field="duplex.frames",
-    ),
+    ItemRow(Reason.IMAGE_INVALID, "more pictures than a unit may have", FIVE_PICTURES, field="duplex.frames"),
     refused(Reason.VIDEO_INVALID, "a video cannot be decoded", "turn.messages"),
-    ItemRow(
-        Reason.PARAMS_INVALID,
-        "a parameter of the run is out of range",
-        run={"sampling": common.SamplingParams(top_p=7)},
-        field="run.sampling.top_p",
-    ),
+    ItemRow(Reason.PARAMS_INVALID, "a parameter is out of range", run=BAD_RUN, field="run.sampling.top_p"),
     refused(Reason.CONTENT_UNSUPPORTED, "the model cannot use it", "duplex.frames"),
     refused(Reason.INPUT_TOO_LONG, "it does not fit into the context", "duplex.audio"),
     ItemRow(Reason.INFERENCE_FAILED, "the unit fails in the model", script=fails(), retryable=True),

@@ -129,13 +129,13 @@ def test_pieces_of_one_unit_wait_as_one_message() -> None:
     assert first.HasField("done")
 
 
-def test_an_announcement_joins_nothing() -> None:
+def test_announcements_rewinds_and_units_that_are_done_join_nothing() -> None:
+    rewound = pb.GenerateResponse(unit=1, rewound=pb.UnitsRewound(rewound_units=1))
     assert not absorb(go_away(1, "a"), go_away(2, "b"))
     assert not absorb(said(1, "a"), go_away(2, "b"))
-
-
-def test_nothing_joins_a_unit_that_is_done() -> None:
     assert not absorb(ended(1), ended(1))
+    assert not absorb(said(1, "a"), rewound)
+    assert not absorb(rewound, said(1, "a"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from inference_service.interface.engine import Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
-from tests.inference_service.engine.support.shipped import shipped, talk
+from tests.inference_service.engine.test_independence import shipped, talk
+from tests.inference_service.rpc.test_automatic_units import answers
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import CONTINUING, ScriptedEngine, listen, running_worker
@@ -53,22 +54,23 @@ async def session(config: dict[str, Any], worker: Any = load) -> AsyncIterator[C
         await caller.leave()
 
 
+def done_of(found: list[pb.GenerateResponse]) -> pb.UnitDone:
+    (done,) = [answer.done for answer in found if answer.HasField("done")]
+    return done
+
+
+def text_of(found: list[pb.GenerateResponse]) -> str:
+    return "".join(answer.text.text for answer in found)
+
+
 async def heard(
     caller: Caller, unit: int, sound: np.ndarray[Any, Any], record: pb.UnitRecord | None = None
 ) -> Said:
     """Return the end, the words and the samples of a unit."""
     request = pb.PrefillRequest(unit=unit, duplex=duplex(sound), recorded=record)
     await caller.write(Stream.PREFILL, request)
-    text, audio, done = "", b"", pb.UnitDone()
-    while True:
-        answer = await caller.read(Stream.GENERATE)
-        assert answer.unit == unit
-        text += answer.text.text
-        audio += answer.audio.data
-        if answer.HasField("done"):
-            done = answer.done
-        if answer.HasField("finalized"):
-            return done, text, audio
+    found = await answers(caller, unit)
+    return done_of(found), text_of(found), b"".join(answer.audio.data for answer in found)
 
 
 SECONDS = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
@@ -181,10 +183,7 @@ async def answered(caller: Caller, record: pb.UnitRecord | None = None) -> list[
     turn = pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=content)])
     run = pb.GenerateUnit(sampling=common.SamplingParams(temperature=1.2, max_new_tokens=24))
     await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, turn=turn, run=run, recorded=record))
-    said = [await caller.read(Stream.GENERATE)]
-    while not said[-1].HasField("finalized"):
-        said.append(await caller.read(Stream.GENERATE))
-    return said
+    return await answers(caller, 1)
 
 
 CHAT: dict[str, Any] = {"mode": pb.SESSION_MODE_CHAT, "automatic_units": True, "records": True, "seed": 11}
@@ -205,17 +204,11 @@ async def test_another_worker_goes_on_with_an_answer_behind_its_last_word() -> N
 
     async with session(CHAT) as caller:
         rest = await answered(caller, pb.UnitRecord(sampled_ids=sampled[:known]))
-
-    def text(said: list[pb.GenerateResponse]) -> str:
-        return "".join(each.text.text for each in said)
-
-    assert told + text(rest) == text(whole)
+    assert told + text_of(rest) == text_of(whole)
     async with session(CHAT) as caller:
         refused = await answered(caller, pb.UnitRecord(sampled_ids=[END_OF_MESSAGE]))
-    errors = [each.done.error.field for each in refused if each.HasField("done")]
-    assert errors == ["recorded.sampled_ids"]
-    (done,) = [each.done for each in rest if each.HasField("done")]
-    (done_before,) = [each.done for each in whole if each.HasField("done")]
+    assert done_of(refused).error.field == "recorded.sampled_ids"
+    done, done_before = done_of(rest), done_of(whole)
     assert (done.end, done.finish_reason) == (done_before.end, done_before.finish_reason)
     assert done.usage.output_text_tokens == done_before.usage.output_text_tokens
     assert done.usage.input_text_tokens == done_before.usage.input_text_tokens
@@ -233,5 +226,4 @@ async def test_another_worker_goes_on_with_an_answer_behind_its_last_word() -> N
 )
 async def test_beginning_of_an_answer_that_cannot_be_is_refused(record: pb.UnitRecord, field: str) -> None:
     async with session(CHAT, ScriptedEngine(listen(), info=CONTINUING)) as caller:
-        said = await answered(caller, record)
-        assert [each.done.error.field for each in said if each.HasField("done")] == [field]
+        assert done_of(await answered(caller, record)).error.field == field

@@ -1,10 +1,7 @@
 """`rewind` on a real server: asked for on Generate and answered there."""
 
-import pytest
-
 from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.rpc.messages import replies
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import SessionOf
 from tests.inference_service.support.caller import Caller
@@ -51,11 +48,3 @@ async def test_a_session_that_is_not_full_duplex_cannot_go_back(session_of: Sess
         answer = await rewind(caller, 1)
         assert answer.rewound.error.reason == Reason.CONTENT_UNSUPPORTED
         assert (await caller.unit(2, pb.StreamInput(text="more"))).finalize.unit == 2
-
-
-@pytest.mark.parametrize("first", ["text", "rewound"])
-def test_an_answer_to_a_rewind_is_never_joined_to_what_a_unit_says(first: str) -> None:
-    text = pb.GenerateResponse(unit=3, text=pb.TextDelta(text="a"))
-    rewound = pb.GenerateResponse(unit=3, rewound=pb.UnitsRewound(rewound_units=1))
-    waiting, more = (text, rewound) if first == "text" else (rewound, text)
-    assert not replies.absorb(waiting, more)

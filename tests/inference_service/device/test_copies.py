@@ -47,7 +47,7 @@ def ticks(runtime: DuplexRuntime, guests: list[Guest], meter: Meter) -> list[tup
     mouth.say = _aside(mouth.say, meter)  # type: ignore[method-assign]
     for guest in guests:
         guest.send()
-    with meter, torch.inference_mode():
+    with meter:
         while tick.has_work(sessions):
             before, meter.others = (meter.uploads, meter.downloads), type(meter.others)()
             tick.run(sessions)

@@ -71,7 +71,6 @@ def counted(runtime: MoshiRuntime, launches: Launches, count: int) -> int:
     return launches.total
 
 
-@torch.inference_mode()
 def test_frame_has_few_launches_for_any_number_of_sessions(
     runtime: MoshiRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,6 @@ def _compiler_forgets() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_forward_of_a_shape_that_was_not_captured_is_counted_and_logged(
     way: AttentionBackend, caplog: pytest.LogCaptureFixture
@@ -61,7 +60,6 @@ def test_forward_of_a_shape_that_was_not_captured_is_counted_and_logged(
     assert (logged.__dict__["preparation"], logged.__dict__["region"]) == ("capture", name)
 
 
-@torch.inference_mode()
 def test_codes_of_a_crowd_that_were_not_captured_are_counted() -> None:
     head = tiny.model()[0].tts
     speaker = Speaker(head, 2, 64, 5, in_steps=True, way=WAYS[0])

@@ -181,7 +181,6 @@ def memory_of(decoder: PackedDecoder) -> list[object]:
     return [decoder.backbone, decoder.cache.keys, decoder.cache.values, *([embeddings] if embeddings else [])]
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("way", [GATHERED, VARLEN, FLEX], ids=lambda way: way.name)
 @pytest.mark.sample("gathered-both", "varlen-ids", "flex-both", "gathered-media, *", "flex-media, *")
@@ -194,7 +193,6 @@ def test_forwards_read_rows_and_contexts_from_their_own_memory(
     replays.check(*memory_of(decoder))
 
 
-@torch.inference_mode()
 def test_forwards_of_compiled_layers_read_rows_and_contexts_from_their_own_memory(
     replays: Replays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +206,6 @@ def test_forwards_of_compiled_layers_read_rows_and_contexts_from_their_own_memor
     replays.check(*memory_of(decoder))
 
 
-@torch.inference_mode()
 def test_forwards_with_a_condition_read_it_from_memory_of_the_decoder(replays: Replays) -> None:
     """Voxtral's layers are given the delay that way."""
     backbone = tiny_voxtral.network().model.language_model
@@ -221,7 +218,6 @@ def test_forwards_with_a_condition_read_it_from_memory_of_the_decoder(replays: R
     replays.check(*memory_of(decoder), condition)
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("way", [GATHERED, FLEX], ids=lambda way: way.name)
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.sample("1-flex")
@@ -241,7 +237,6 @@ def test_25_codes_are_drawn_from_memory_of_their_region(
     replays.check(*memory_of(speaker.decoder), head)
 
 
-@torch.inference_mode()
 def test_ear_reads_frames_and_places_from_memory_of_its_region(replays: Replays) -> None:
     torch.manual_seed(0)
     config = AudioConfig(width=16, layers=2, heads=2, inner=32, bands=80, pool=5, block=50)
@@ -261,7 +256,6 @@ def test_ear_reads_frames_and_places_from_memory_of_its_region(replays: Replays)
     replays.check(ear.encoder, ear.projection, ear._caches, ear._region._room)
 
 
-@torch.inference_mode()
 @VARIANTS
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.sample("1-hift")
@@ -282,7 +276,6 @@ def test_seconds_of_sound_read_streams_from_memory_of_their_regions(
     replays.check(model, *(it._room for it in regions), getattr(model.vocoder, "_fades", None))
 
 
-@torch.inference_mode()
 def test_codes_of_a_frame_are_drawn_from_memory_of_their_region(replays: Replays) -> None:
     network, rng = tiny_moshi.network(), np.random.default_rng(0)
     depth, hidden = DepthTransformer(network.depth_decoder, tiny_moshi.CODES), network.config.hidden_size

@@ -99,7 +99,6 @@ def test_largest_shape_is_what_memory_is_kept_for_and_what_a_tick_may_feed() -> 
     assert LARGEST == Runtime.budget == 1024
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("in_steps", [True, False])
 def test_rebuild_of_three_windows_feeds_no_more_rows_than_the_largest_shape(
     in_steps: bool, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +122,6 @@ def test_rebuild_of_three_windows_feeds_no_more_rows_than_the_largest_shape(
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-@torch.inference_mode()
 def test_settle_of_many_contexts_feeds_no_more_rows_than_the_largest_shape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,7 +135,6 @@ def test_settle_of_many_contexts_feeds_no_more_rows_than_the_largest_shape(
     assert counts == [MOST, 32]
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("size", [1, 9, 64])
 def test_segment_that_is_cut_gives_the_hidden_states_of_a_whole_one(
     size: int, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +159,6 @@ def test_segment_that_is_cut_gives_the_hidden_states_of_a_whole_one(
 
 
 @pytest.mark.skipif(not usable("native"), reason="without kernels nothing is promised to the last bit")
-@torch.inference_mode()
 def test_segments_that_are_cut_are_bit_exact_with_kernels_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     model = shipped().components
     cut, whole = (
@@ -198,7 +194,6 @@ def job(slot: int, words: int, recorded: tuple[int, ...] | None = None) -> Speec
     )
 
 
-@torch.inference_mode()
 def test_replay_of_many_units_feeds_no_more_rows_than_the_largest_shape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -223,7 +218,6 @@ def test_replay_of_many_units_feeds_no_more_rows_than_the_largest_shape(
         torch.testing.assert_close(*rows, atol=1e-4, rtol=1e-4)
 
 
-@torch.inference_mode()
 def test_first_codes_of_many_units_feed_no_more_rows_than_the_largest_shape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -29,7 +29,6 @@ def mixed(rng: random.Random) -> Rows:
     return Rows.join(parts)
 
 
-@torch.inference_mode()
 def test_rows_cut_anywhere_and_joined_again_are_embedded_as_before() -> None:
     where = decoder()
     for seed in range(50):
@@ -44,7 +43,6 @@ def test_rows_cut_anywhere_and_joined_again_are_embedded_as_before() -> None:
         torch.testing.assert_close(torch.cat(parts), where.embed(whole))
 
 
-@torch.inference_mode()
 def test_row_of_media_with_an_id_is_their_sum() -> None:
     where, media = decoder(), torch.randn(3, HIDDEN)
     ids = where.embed(Rows.of_ids([4, 5, 6]))

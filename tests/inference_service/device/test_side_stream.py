@@ -52,10 +52,9 @@ def run(runtime: DuplexRuntime, guests: list[Guest]) -> int:
     """Ticks until nobody has anything to do; how many they were."""
     sessions = [guest.session for guest in guests if guest.session]
     tick, count = Tick(runtime), 0
-    with torch.inference_mode():
-        while tick.has_work(sessions):
-            tick.run(sessions)
-            count += 1
+    while tick.has_work(sessions):
+        tick.run(sessions)
+        count += 1
     for guest in guests:
         guest.listen()
     return count
@@ -113,11 +112,10 @@ def test_unit_cancelled_during_synthesis_leaves_other_audio_unchanged() -> None:
         job = session.speech_job() if session.stage.name == "SPEAK" else None  # type: ignore[attr-defined]
         return job is not None and job.sound is not None
 
-    with torch.inference_mode():
-        while not any(map(awaited, sessions)):
-            tick.run(sessions)
-        cancelled = next(session for session in sessions if awaited(session))
-        cancelled.queue.cancel(cancelled.queue.first.number)
+    while not any(map(awaited, sessions)):
+        tick.run(sessions)
+    cancelled = next(session for session in sessions if awaited(session))
+    cancelled.queue.cancel(cancelled.queue.first.number)
     run(runtime, guests)
 
     for session, one, other in zip(sessions, plain[1], guests, strict=True):

@@ -39,15 +39,15 @@ RUNNING = [
 Made = Callable[[], PreTrainedModel]
 
 
-def pair(model: Made) -> tuple[PackedDecoder, PackedDecoder]:
-    """The same weights by session, and in steps."""
+def pair(
+    model: Made, way: AttentionBackend | None = None, *, has_embeddings: bool = True
+) -> tuple[PackedDecoder, PackedDecoder]:
+    """The same weights by session, and in steps that attend that way."""
     torch.manual_seed(0)
-    backbone, embeddings = model(), nn.Embedding(IDS, HIDDEN)
-    made = [
-        PackedDecoder(backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=in_steps)
-        for in_steps in (False, True)
-    ]
-    return made[0], made[1]
+    backbone = model()
+    embeddings = nn.Embedding(IDS, HIDDEN) if has_embeddings else None
+    usual = PackedDecoder(backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=False)
+    return usual, PackedDecoder(backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=True, way=way)
 
 
 def contexts_of(
@@ -108,7 +108,6 @@ def talk(decoders: tuple[PackedDecoder, PackedDecoder], rng: random.Random, roun
     return slides
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_rows_in_steps_attend_as_in_forwards_by_session(model: Made, seed: int) -> None:
@@ -136,7 +135,6 @@ def _feed(
         near(other, one)
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("present", [1, 3, 5])
 def test_padding_rows_of_step_change_no_session_pages(present: int) -> None:
     """Every row that is nobody's, and every page of those who are not in the step, is not a number."""
@@ -162,7 +160,6 @@ def test_padding_rows_of_step_change_no_session_pages(present: int) -> None:
         assert own <= set(moved.nonzero().flatten().tolist())
 
 
-@torch.inference_mode()
 def test_numbers_that_went_bad_and_were_taken_back_spoil_nothing_that_comes() -> None:
     usual, decoder = pair(qwen3)
     contexts = Context(usual, 0, Window(), 100), Context(decoder, 0, Window(), 100)
@@ -185,7 +182,6 @@ def pages() -> tuple[Tensor, Tensor, Tensor, Contexts]:
     return torch.randn(4, 4, 8), *torch.randn(2, 2, 12 * PAGE, 8), Contexts(table, ends)
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("seed", seeds(0, *range(1, 8)))
 @pytest.mark.parametrize(("way", "device"), RUNNING)
 def test_every_way_with_random_pages_lengths_and_heads_sees_its_own_context(
@@ -223,32 +219,13 @@ def test_every_way_with_random_pages_lengths_and_heads_sees_its_own_context(
             torch.testing.assert_close(seen[row], alone[:, 0], atol=tolerance, rtol=tolerance)
 
 
-@torch.inference_mode()
 def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> None:
     """A shape that is not captured at start would be captured in service, which stops every session."""
-    decoder = pair(qwen3)[1]
-    window = Window(WindowMode.BASIC, high_tokens=90, low_tokens=50)
-    context = Context(decoder, 0, window, 150)
+    usual, decoder = pair(qwen3)
     decoder.way = AttentionBackend("varlen", "", gathered)  # the way of a GPU, computed as on the CPU
     decoder.capture()
     captured = set(decoder._steps)
-    fed = context.begin(Rows.of_ids([7] * 21))
-    decoder.forward([context.segment(fed)])
-    context.advance(len(fed))
-    context.end_prompt()
-    slides = 0
-    for _ in range(60):
-        for ids in ([*context.carry(), 3], [4]):
-            decoder.forward([context.segment(Rows.of_ids(ids))])
-            context.advance(len(ids))
-        context.end_unit([1])
-        if context.must_slide:
-            carried = context.carry()
-            decoder.forward([context.segment(Rows.of_ids(carried))])
-            context.advance(len(carried))
-            slides += context.slide() > 0
-
-    assert slides > 1
+    assert talk((usual, decoder), random.Random(1), 90) > 1
     assert set(decoder._steps) == captured
 
 
@@ -300,7 +277,6 @@ def test_size_of_a_step_is_the_next_of_a_few() -> None:
     assert SIZES == (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-@torch.inference_mode()
 def test_more_rows_than_the_largest_step_are_one_forward_all_the_same() -> None:
     torch.manual_seed(0)
     backbone, embeddings = qwen3(), nn.Embedding(IDS, HIDDEN)
@@ -314,28 +290,16 @@ def test_more_rows_than_the_largest_step_are_one_forward_all_the_same() -> None:
     near(torch.cat(hidden[1]), torch.cat(hidden[0]))
 
 
-@torch.inference_mode()
-def test_steps_that_are_made_ahead_change_no_context() -> None:
-    usual, decoder = pair(qwen3)
-    contexts = Context(usual, 0, Window(), 100), Context(decoder, 0, Window(), 100)
-    _feed((usual, decoder), {0: contexts}, {0: Rows.of_ids([3] * 19)})
-    rows_of = decoder.cache.pool.pages * PAGE
-    before = decoder.cache.keys[:, :, :rows_of].clone()
-    decoder.capture()
-    made = set(decoder._steps)
-    assert torch.equal(decoder.cache.keys[:, :, :rows_of], before)
-    _feed((usual, decoder), {0: contexts}, {0: Rows.of_ids([4])})
-    assert set(decoder._steps) == made, "a session would have waited for one"
-
-
-@torch.inference_mode()
 @pytest.mark.parametrize("is_media_added", [False, True])
-def test_media_beside_ids_needs_no_step_that_was_not_made_ahead(is_media_added: bool) -> None:
+def test_steps_made_ahead_change_no_context_and_serve_media_beside_ids(is_media_added: bool) -> None:
     """Rows of media alone, of ids alone, and sums of both, each the only row of its session."""
     usual, decoder = pair(qwen3)
     contexts = contexts_of((usual, decoder), SLOTS)
     _feed((usual, decoder), contexts, {slot: Rows.of_ids([slot + 1] * (slot + 2)) for slot in contexts})
+    own = slice(decoder.cache.pool.pages * PAGE)
+    before = decoder.cache.keys[:, :, own].clone()
     decoder.capture()
+    assert torch.equal(decoder.cache.keys[:, :, own], before), "a step made ahead changes no context"
     made = dict(decoder._steps)
     generator = torch.Generator().manual_seed(0)
 
@@ -348,7 +312,6 @@ def test_media_beside_ids_needs_no_step_that_was_not_made_ahead(is_media_added: 
     assert decoder._steps == made, "a session would have waited for one"
 
 
-@torch.inference_mode()
 def test_bad_media_of_a_step_spoils_no_step_that_comes() -> None:
     """Rows that fill up a later step write no NaN to the spare page, which all contexts read."""
     decoders = pair(qwen3)

@@ -245,7 +245,6 @@ def test_shared_voice_and_prompt_are_computed_once_for_all_sessions(
     assert told[1:] == told[:1] * 2
 
 
-@torch.inference_mode()
 def test_new_voice_is_heard_in_portions_while_units_of_others_wait(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import gc
 import tracemalloc
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -37,12 +37,6 @@ def moshi(tmp_path_factory: pytest.TempPathFactory) -> MoshiCheckpoint:
 def personaplex(tmp_path_factory: pytest.TempPathFactory) -> MoshiCheckpoint:
     folder = tmp_path_factory.mktemp("personaplex") / "published"
     return load(tiny_moshi.publish(folder, personaplex=True), CPU, torch.float32)
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 class Reference:

@@ -1,6 +1,5 @@
 """Attacks on the neighbours of a conversation with PersonaPlex: its frames stay the same and in time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,6 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> MoshiRuntime:
     folder: Path = tmp_path_factory.mktemp("personaplex") / "published"
     loaded = load(tiny_moshi.publish(folder, personaplex=True), torch.device("cpu"), torch.float32)
     return MoshiRuntime(loaded, 3)
-
-
-@pytest.fixture(autouse=True)
-def no_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 class Flood:

@@ -421,7 +421,6 @@ def test_model_that_looks_ahead_is_refused_with_the_reason(
         table.load(tmp_path, CPU, None)
 
 
-@torch.inference_mode()
 def test_steps_of_both_stacks_are_captured_at_the_start(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

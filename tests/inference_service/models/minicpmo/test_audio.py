@@ -201,7 +201,7 @@ def test_encode_leaves_given_state_unchanged(ear: Ear) -> None:
 
 def test_clip_goes_up_without_the_host_waiting_for_it(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     mels = [torch.zeros(80, 300), torch.zeros(80, 170)]
-    with torch.inference_mode(), Meter(monkeypatch) as meter:
+    with Meter(monkeypatch) as meter:
         ear.encode_clips([mels])
     assert meter.others == {}
     assert (meter.uploads, meter.downloads) == (2, 0)
@@ -222,17 +222,14 @@ def test_bfloat16_is_near_float32(ear: Ear, small: MiniCPMOCheckpoint) -> None:
 def captured(ear: Ear) -> Ear:
     """As on a GPU: caches of five streams side by side."""
     made = Ear(ear.config, ear.encoder, ear.projection)
-    with torch.inference_mode():
-        made.capture(5)
+    made.capture(5)
     return made
 
 
-@torch.inference_mode()
 def test_captured_ear_hears_the_recorded_stream(captured: Ear) -> None:
     require_recorded(alone(captured, recorded_stream()))
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_captured_encoder_batch_matches_uncaptured_encoder(ear: Ear, captured: Ear, seed: int) -> None:
     """Streams come, go, and take places that others had, in which nothing is left of these."""
@@ -254,7 +251,6 @@ def test_captured_encoder_batch_matches_uncaptured_encoder(ear: Ear, captured: E
         present = [both for both in present if len(both[0].heard) < 8]
 
 
-@torch.inference_mode()
 def test_streams_beyond_the_captured_places_are_heard_by_themselves(ear: Ear, captured: Ear) -> None:
     pcm = recorded_stream()[: 2 * 16_000]
     listeners = [Listener(captured, pcm) for _ in range(6)]

@@ -106,7 +106,7 @@ def test_pictures_go_up_in_one_copy_a_batch_which_the_host_does_not_wait_for(
     eye: Eye, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slices = [it for seed in range(6) for it in stranger(seed)]
-    with torch.inference_mode(), Meter(monkeypatch) as meter:
+    with Meter(monkeypatch) as meter:
         eye.see(slices)
     assert meter.others == {}
     assert meter.downloads == 0

@@ -47,7 +47,6 @@ def attended(stack: PackedDecoder, streams: list[Stream], rows: Tensor) -> Tenso
     return torch.stack(made)
 
 
-@torch.inference_mode()
 def test_codec_streams_in_a_batch_write_the_codes_of_the_reference(codec: Mimi) -> None:
     pcm = sound(3, codec)
     stack = PackedDecoder(codec.encoder, 3, 128)
@@ -69,7 +68,6 @@ def test_codec_streams_in_a_batch_write_the_codes_of_the_reference(codec: Mimi) 
         assert torch.equal(torch.stack(stream.made, dim=1), alone[0])
 
 
-@torch.inference_mode()
 def test_codec_streams_in_a_batch_say_the_sound_of_the_reference(codec: Mimi) -> None:
     codes = torch.randint(0, SIZE, (3, CODES, FRAMES), generator=torch.Generator().manual_seed(6))
     stack = PackedDecoder(codec.decoder, 3, 128)
@@ -90,7 +88,6 @@ def test_codec_streams_in_a_batch_say_the_sound_of_the_reference(codec: Mimi) ->
         assert torch.allclose(torch.cat(stream.made), alone, atol=CLOSE)
 
 
-@torch.inference_mode()
 def test_temporal_transformer_gives_the_hidden_states_of_the_reference() -> None:
     network = tiny_moshi.network()
     generator = torch.Generator().manual_seed(7)
@@ -111,7 +108,6 @@ def test_temporal_transformer_gives_the_hidden_states_of_the_reference() -> None
     assert torch.allclose(torch.cat(got), want, atol=CLOSE)
 
 
-@torch.inference_mode()
 def test_depth_transformer_gives_the_scores_and_codes_of_the_reference() -> None:
     network = tiny_moshi.network()
     generator = torch.Generator().manual_seed(8)

@@ -38,7 +38,7 @@ SLOW = tuple(
         "inference_service/engine/batch": "memory speech",
         "inference_service/device": "fake_device forwards launches replays",
         "inference_service/engine/golden": "*",
-        "inference_service/session/kinds": "transcription vision",
+        "inference_service/session/kinds": "transcription utterances vision",
         "inference_service/engine": "test_*.py",
         "inference_service/engine_vllm": "contract faults media other_models processes served",
         "inference_service/families": "*",

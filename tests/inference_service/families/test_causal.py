@@ -77,22 +77,6 @@ def _begin(stage: Stage, ids: list[int], source: random.Random) -> tuple[Player,
     return player, ids, player.send(ids[cuts[-1] if cuts else 0 :])
 
 
-def test_seeded_session_in_crowd_draws_same_tokens_as_alone(folder: Path) -> None:
-    checkpoint = streaming.load(folder)
-    warm = Sampling(max_new_tokens=12, temperature=1.2, top_p=0.95, ignore_eos=True)
-    ids = prompts(1)[0]
-    alone = Stage(checkpoint).open(warm, seed=4).unit(ids).ids
-    crowd = Stage(checkpoint, slots=3)
-    other = crowd.open(warm, seed=1)
-    noise = other.send([9] * 20)
-    crowd.step()
-    player = crowd.open(warm, seed=4)
-    third = crowd.open(warm, seed=4)
-    assert player.unit(ids).ids == alone
-    assert other.said(noise).ids != alone
-    assert third.unit(ids).ids == alone, "and again"
-
-
 def test_a_chunk_s_own_seed_overrides_the_session_s_for_it_alone(folder: Path) -> None:
     checkpoint = streaming.load(folder)
     warm = Sampling(max_new_tokens=8, temperature=1.5, top_p=1.0, ignore_eos=True)

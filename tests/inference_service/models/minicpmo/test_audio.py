@@ -144,19 +144,6 @@ def test_streams_that_come_and_go_are_heard_as_alone(ear: Ear, seed: int) -> Non
             assert golden.close_to(one, other, LIMIT)
 
 
-def test_recorded_stream_is_heard_alike_among_strangers(ear: Ear) -> None:
-    rng = random.Random(7)
-    listener, strangers, heard = Listener(ear, recorded_stream()), list[Listener](), list[Listener]()
-    while not heard or listener in heard:
-        if rng.random() < 0.4:
-            strangers.append(Listener(ear, random_loudness(rng.randrange(1000), rng.randint(1, 20))))
-        company = rng.sample(strangers, rng.randint(0, len(strangers)))
-        company.insert(rng.randint(0, len(company)), listener)
-        heard = listen(ear, company)
-        strangers = [other for other in strangers if other not in company or other in heard]
-    require_recorded(listener.heard)
-
-
 def test_a_clip_in_a_padded_batch_is_heard_as_alone(ear: Ear) -> None:
     """Odd lengths too, where the reference's padding reaches into the end of a shorter clip."""
     lengths = [1, 1_999, 16_001, 37_999, 48_000, 100_159, 480_000, 480_001, 700_000, 25_120]

@@ -1,6 +1,5 @@
 """The eye sees what the recorded one saw: alone, and in one batch with pictures of other shapes."""
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -42,25 +41,6 @@ def test_recorded_picture_is_seen_alike(eye: Eye, case: dict[str, Any]) -> None:
     assert there.sum() >= patches
     assert golden.close_to(states[:slices, :patches] * there, expected * there, LIMIT)
     assert golden.close_to(embeds, stored[f"{name}.embeds"], LIMIT)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_recorded_pictures_are_seen_alike_among_others(eye: Eye, seed: int) -> None:
-    """In one batch with slices of other shapes, in any order, more than are encoded at once."""
-    rng = random.Random(seed)
-    labelled = [
-        (f"{case['name']}.embeds", i, it) for case in CASES for i, it in enumerate(slices_of(case)[0])
-    ]
-    labelled += [("", 0, it) for i in range(5) for it in stranger(10 * seed + i)]
-    rng.shuffle(labelled)
-    assert len(labelled) > eye.config.slices_at_once
-
-    seen = eye.see([patches for _, _, patches in labelled])
-
-    for (name, i, _), embeds in zip(labelled, seen, strict=True):
-        assert embeds.shape == (QUERIES, HIDDEN)
-        if name:
-            assert golden.close_to(embeds, golden.tensors("vision")[name][i], LIMIT)
 
 
 def test_a_slice_is_seen_alone_as_in_a_batch(eye: Eye) -> None:

@@ -42,12 +42,13 @@ def test_long_prompt_is_heard_in_portions_and_answered_once() -> None:
     assert said.one(Prefilled).context_tokens == said.one(Prefilled).usage.input_text_tokens > 1024
 
 
-@pytest.mark.parametrize("text", ["Hi", ""])
-def test_end_token_ends_the_turn_and_is_counted_but_not_shown(text: str) -> None:
+@pytest.mark.parametrize(("text", "shown"), [("Hi", "Hi"), ("", ""), (" Hi there", "Hi there")])
+def test_end_token_ends_the_turn_and_is_counted_but_not_shown(text: str, shown: str) -> None:
+    """Nor is the space that opens an answer."""
     chat = Exchange()
     said = chat.answer(text)
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.EOS)
-    assert (said.text, list(said.token_ids)) == (text, chat.encode(text))
+    assert (said.text, list(said.token_ids)) == (shown, chat.encode(text))
     assert said.done.usage.output_text_tokens == len(said.token_ids) + 1
 
 
@@ -124,11 +125,6 @@ def test_characters_are_never_cut_and_one_that_the_end_cuts_is_left_out() -> Non
     said = chat.answer("so 🙂", overrides=UnitOverrides(max_new_tokens=whole - 1))
     assert said.text in ("so", "so ")
     assert said.done.finish is Finish.LENGTH
-
-
-def test_space_that_opens_the_answer_is_not_shown() -> None:
-    chat = Exchange()
-    assert chat.answer(" Hi there").text == "Hi there"
 
 
 def test_end_is_less_likely_with_a_length_penalty() -> None:

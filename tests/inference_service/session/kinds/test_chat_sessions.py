@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import Done, End, Event, Finalized, Finish, Piece, Prefilled, Ready
+from inference_service.interface.engine import Done, Event, Finalized, Piece, Prefilled, Ready
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
@@ -192,16 +192,6 @@ def test_picture_is_seen_and_clip_heard(chat: Chatter, parts: tuple[Picture | Cl
     assert float((first - second).abs().max()) > 1e-3
 
 
-def test_prefilled_event_carries_usage_and_vision_slices(chat: Chatter) -> None:
-    told = chat.ask("What?", PICTURE, clip(2), PICTURE)
-    (heard,) = [event for event in told if isinstance(event, Prefilled)]
-    assert (heard.vision_slices, heard.usage.input_vision_tokens) == (2, 2 * tiny.PICTURE_TOKENS)
-    assert heard.usage.input_audio_tokens == 20
-    assert heard.context_tokens == sum(
-        (heard.usage.input_text_tokens, heard.usage.input_audio_tokens, heard.usage.input_vision_tokens)
-    )
-
-
 def test_length_of_the_sound_fits_the_words(chat: Chatter) -> None:
     told = chat.ask("Speak", speaks=True, max_new_tokens=40)
     groups = [event.audio for event in told if isinstance(event, Piece) and event.audio is not None]
@@ -210,14 +200,6 @@ def test_length_of_the_sound_fits_the_words(chat: Chatter) -> None:
     assert all(0 < len(audio) <= 24_000 for audio in groups)
     assert done(told).usage.output_audio_tokens == sum(map(len, groups)) // 960
     assert float(np.abs(sound(told)).max()) <= 1
-
-
-def test_context_holds_nothing_of_a_turn_after_the_next_has_begun(chat: Chatter) -> None:
-    long = chat.ask("a b c d e f g h " * 10)
-    short = chat.ask("a")
-    assert done(short).context_tokens < done(long).context_tokens
-    assert done(short).finish in (Finish.LENGTH, Finish.EOS)
-    assert done(short).end is End.TURN
 
 
 def test_prompt_being_prepared_delays_no_conversation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import Done, Event, Piece, Ready, SessionFailed
+from inference_service.interface.engine import Done, Event, Piece, Ready
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
@@ -171,16 +171,6 @@ def test_earlier_turns_of_a_chat_are_not_computed_again(stage: Stage) -> None:
     assert stage.fed[2] < before
 
 
-def test_second_turn_of_one_session_finds_the_first(stage: Stage) -> None:
-    question = "Who are you, and who made you, and what can you do for me today?"
-    told = stage.play(0, ChatSetup(GREEDY, 0, PROMPT), turn(question), turn(question))
-    one, two = (event.usage for event in told if isinstance(event, Done))
-    assert one.cached_tokens == 0
-    assert two.cached_tokens == (two.input_text_tokens - 1) // PAGE * PAGE
-    half = len(tokens(told)) // 2
-    assert tokens(told)[:half] == tokens(told)[half:]
-
-
 def test_prompt_of_a_dictation_is_found(stage: Stage) -> None:
     setup = TranscribeSetup(replace(GREEDY, max_new_tokens=10_000), 0)
     one, other = (
@@ -193,26 +183,6 @@ def test_prompt_of_a_dictation_is_found(stage: Stage) -> None:
     assert found == [0, (heard - 1) // PAGE * PAGE, prompt_of(told[0]) // PAGE * PAGE]
     assert stage.fed[0] - stage.fed[1] == found[1] > 0
     assert tokens(told[1]) == tokens(told[0])
-
-
-def test_session_that_fails_in_its_prompt_leaves_nothing_to_find(stage: Stage) -> None:
-    guest = Guest(duplex(), [])
-    guest.enter(stage.runtime, 0)
-    assert guest.session is not None
-    tick = Tick(stage.runtime, budget=PAGE)
-    tick.run([guest.session])
-    stage.spoiled = 0
-    tick.run([guest.session])
-    guest.listen()
-    assert any(isinstance(event, SessionFailed) for event in guest.told)
-    stage.runtime.clear(0)
-
-    assert is_clean(stage.runtime.language.cache)
-    assert stage.runtime.language.cache.pool.idle == 0
-    stage.spoiled = None
-    stage.fed.clear()
-    assert stage.fed[1] == 0
-    assert prompt_of(stage.play(1, duplex())) == stage.fed[1]
 
 
 @pytest.mark.parametrize("crashes", [False, True])

@@ -1,6 +1,7 @@
 """A duplex session that replays the records of another one is in its state, and samples nothing for it."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -139,16 +140,44 @@ SPEAKING = {"listen_prob_scale": 0.0, "temperature": 0.9}
 """Settings of a model that speaks whenever it may, and draws."""
 
 
+def moved(
+    talk: Any,
+    where: DuplexRuntime,
+    contents: list[UnitInput],
+    *,
+    listens: int | None = None,
+    cancelled_after: int | None = None,
+    window: Window | None = None,
+    units: int = 4,
+) -> tuple[Talk, Talk]:
+    """Return a conversation and one that replays its records, which go on alike for so many `units`.
+
+    The unit at `listens` is not answered, and the last one is cancelled after so many ticks.
+    """
+    original, records = talk(where, window=window, **SPEAKING), list[UnitRecord | None]()
+    for number, content in enumerate(contents):
+        original.begin(content, force_listen=number == listens)
+        if cancelled_after is not None and number == len(contents) - 1:
+            original.work(cancelled_after)
+            original.session.queue.cancel(original.sent)
+        original.work()
+        records.append(original.done.record)
+    assert {record.end for record in records if record} & {End.CHUNK, End.TURN}, "nothing was said"
+    other = replayed(talk(where, window=window, **SPEAKING), contents, records)
+    agree(original, other, units)
+    return original, other
+
+
+def seconds(count: int, *, seen: Sequence[int] = ()) -> list[UnitInput]:
+    """Return so many units of sound, those of the numbers `seen` with a picture."""
+    frames = (jpeg("red", "circle", (64, 48)),)
+    return [UnitInput(sound(n), frames if n in seen else ()) for n in range(1, count + 1)]
+
+
 @pytest.mark.parametrize("make", [runtime, shipped], ids=["tiny", "shipped"])
 @pytest.mark.sample("shipped")
 def test_replay_of_all_units_is_the_session_that_was_not_moved(talk: Any, make: Any) -> None:
-    where = make()
-    original = talk(where, **SPEAKING)
-    contents = [UnitInput(sound(seed)) for seed in range(1, 9)]
-    ends = [original.unit(content, force_listen=seed == 4) for seed, content in enumerate(contents)]
-    assert {done.end for done in ends} & {End.CHUNK, End.TURN}
-    moved = replayed(talk(where, **SPEAKING), contents, [done.record for done in ends])
-    agree(original, moved)
+    moved(talk, make(), seconds(8), listens=4)
 
 
 @pytest.fixture(scope="module")
@@ -162,82 +191,48 @@ def minicpmo(tmp_path_factory: pytest.TempPathFactory) -> DuplexRuntime:
 
 @long
 def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
-    original = talk(minicpmo, **SPEAKING)
-    frames = (jpeg("red", "circle", (64, 48)),)
-    contents = [UnitInput(sound(seed), frames if seed == 2 else ()) for seed in range(1, 6)]
-    ends = [original.unit(content, force_listen=seed == 3) for seed, content in enumerate(contents)]
-    assert {done.end for done in ends} & {End.CHUNK, End.TURN}
-    moved = replayed(talk(minicpmo, **SPEAKING), contents, [done.record for done in ends])
-    agree(original, moved, units=2)
+    moved(talk, minicpmo, seconds(5, seen=[2]), listens=3, units=2)
 
 
 @pytest.mark.parametrize("ticks", [2, 5, 12])
 @pytest.mark.sample("5")
 def test_replay_of_minicpmo_with_a_cancel_agrees(talk: Any, minicpmo: DuplexRuntime, ticks: int) -> None:
-    contents = [UnitInput(sound(seed)) for seed in range(1, 4)]
-    original = talk(minicpmo, **SPEAKING)
-    records = [original.unit(content).record for content in contents[:2]]
-    original.begin(contents[2])
-    original.work(ticks)
-    original.session.queue.cancel(3)
-    original.work()
-    assert original.done.end is End.CANCELLED
-    records.append(original.done.record)
-    moved = replayed(talk(minicpmo, **SPEAKING), contents, records)
-    agree(original, moved, units=2)
+    original, _ = moved(talk, minicpmo, seconds(3), cancelled_after=ticks, units=2)
+    ends = [event.end for event in original.told if isinstance(event, Done)]
+    assert ends[2] is End.CANCELLED
 
 
 @long
 def test_replay_of_minicpmo_with_a_slid_context_window_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
     window = Window(WindowMode.CONTEXT, 600, 560, max_units=3, remembered_tokens=20)
-    original = talk(minicpmo, window=window, **SPEAKING)
-    contents = [UnitInput(sound(seed)) for seed in range(1, 8)]
-    ends = [original.unit(content) for content in contents]
-    assert {done.end for done in ends} & {End.CHUNK, End.TURN}, "there is nothing that could be remembered"
+    original, other = moved(talk, minicpmo, seconds(7), window=window, units=2)
     assert sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
-    moved = replayed(talk(minicpmo, window=window, **SPEAKING), contents, [done.record for done in ends])
-    remembered, again = original.session.context.memory, moved.session.context.memory
+    remembered, again = original.session.context.memory, other.session.context.memory
     assert remembered is not None
     assert again is not None
     assert list(remembered.ids) == list(again.ids) != []
-    agree(original, moved, units=2)
 
 
 @pytest.mark.long
 def test_replay_with_pictures_and_a_slid_window_agrees(talk: Any) -> None:
-    where, window = runtime(), Window(WindowMode.BASIC, 400, 300)
-    original = talk(where, window=window, **SPEAKING)
-    frames = (jpeg("red", "circle", (64, 48)),) if where.info.sees else ()
-    contents = [UnitInput(sound(seed), frames if seed % 4 == 0 else ()) for seed in range(1, 30)]
-    records = [original.unit(content).record for content in contents]
-    dropped = sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
-    assert dropped
-    moved = replayed(talk(where, window=window, **SPEAKING), contents, records)
-    agree(original, moved)
+    window = Window(WindowMode.BASIC, 400, 300)
+    original, _ = moved(talk, runtime(), seconds(29, seen=range(4, 30, 4)), window=window)
+    assert sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
 
 
 @pytest.mark.parametrize("ticks", [1, 3, 6, 12, 20])
 @pytest.mark.sample("12")
 def test_replay_of_a_cancelled_unit_agrees(talk: Any, ticks: int) -> None:
-    where, contents = runtime(), [UnitInput(sound(seed)) for seed in range(1, 5)]
-    original = talk(where, **SPEAKING)
-    records = [original.unit(content).record for content in contents[:3]]
-    original.begin(contents[3])
-    original.work(ticks)
-    original.session.queue.cancel(4)
-    original.work()
-    records.append(original.done.record)
-    moved = replayed(talk(where, **SPEAKING), contents, records)
-    agree(original, moved)
+    moved(talk, runtime(), seconds(4), cancelled_after=ticks)
 
 
 def test_replay_begins_after_a_turn_and_goes_on_with_later_random_numbers(talk: Any) -> None:
     where = runtime()
     original = talk(where, **SPEAKING)
-    for seed in range(1, 4):
-        original.unit(UnitInput(sound(seed)))
+    for content in seconds(3):
+        original.unit(content)
     original.unit(UnitInput(sound(4)), force_listen=True)
-    contents = [UnitInput(sound(seed)) for seed in range(5, 8)]
+    contents = seconds(3)
     records = [original.unit(content).record for content in contents]
     one, other = (replayed(talk(where, **SPEAKING), contents, records) for _ in "ab")
     assert one.session.sampler.noise.drawn == original.session.sampler.noise.drawn
@@ -257,9 +252,8 @@ BAD = [
 @pytest.mark.parametrize("record", BAD)
 @pytest.mark.sample("record2")
 def test_contradictory_record_fails_its_unit_and_leaves_no_trace(talk: Any, record: UnitRecord) -> None:
-    where, contents = runtime(), [UnitInput(sound(seed)) for seed in range(1, 4)]
-    original, other = talk(where, **SPEAKING), talk(where, **SPEAKING)
-    for content in contents:
+    original, other = talk(runtime(), **SPEAKING), talk(runtime(), **SPEAKING)
+    for content in seconds(3):
         original.unit(content), other.unit(content)
     done = other.unit(replace(UnitInput(sound(9)), recorded=record))
     assert done.end is End.FAILED

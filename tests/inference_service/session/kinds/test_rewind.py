@@ -76,20 +76,13 @@ def test_later_states_are_those_of_a_session_that_was_silent(talker: Any, kept: 
         assert torch.allclose(mine, theirs, atol=TOLERANCE)
 
 
-def test_unit_that_was_not_heard_to_its_end_is_as_if_it_had_listened(talker: Any) -> None:
-    back, silent = spoken(talker(), 3), listened(talker(), 1, 2)
-    samples = back.samples(3)
-    assert samples > 1
-    answer = back.rewind(3, samples - 1)
-    assert answer.units == 2
-    assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("more", [0, 1, 10**12])
-@pytest.mark.sample("0")
-def test_unit_that_was_heard_to_its_last_sample_stays(talker: Any, more: int) -> None:
-    back, silent = spoken(talker(), 3), listened(talker(), 2, 1)
-    assert back.rewind(3, back.samples(3) + more).units == 1
+@pytest.mark.parametrize(("beyond", "kept"), [(-1, 1), (0, 2), (1, 2), (10**12, 2)])
+@pytest.mark.sample("-1-1", "0-2")
+def test_unit_stays_if_heard_to_its_last_sample_and_else_is_as_if_it_had_listened(
+    talker: Any, beyond: int, kept: int
+) -> None:
+    back, silent = spoken(talker(), 3), listened(talker(), kept, 3 - kept)
+    assert back.rewind(3, back.samples(3) + beyond).units == 3 - kept
     assert torch.allclose(back.after(), silent.after(), atol=TOLERANCE)
 
 
@@ -308,31 +301,24 @@ def test_neighbour_of_rewinding_session_answers_unchanged(talker: Any) -> None:
     assert said(beside) == said(quiet)
 
 
-def test_fault_in_a_rewind_is_the_sessions_own(talker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", ["exception", "bad numbers"])
+def test_fault_in_a_rewind_ends_its_session_alone(
+    talker: Any, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     victim, beside, quiet = spoken(talker(), 3), spoken(talker(), 1), spoken(talker(), 2)
+    think = victim.where.think
 
     def failing(*_: object) -> None:
         raise ValueError("canary-4711")
-
-    monkeypatch.setattr(victim.session.context, "take_back", failing)
-    victim.session.queue.rewind(2, ALL)
-    beside.hear()
-    beside.decide()
-    beside.work(victim)
-    assert [type(event) for event in victim.told[-1:]] == [SessionFailed]
-    assert "canary" not in victim.told[-1].message  # type: ignore[union-attr]
-    assert torch.allclose(beside.after(), quiet.after(), atol=TOLERANCE)
-
-
-def test_bad_numbers_on_the_way_end_this_session_alone(talker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    victim, beside, quiet = spoken(talker(), 3), spoken(talker(), 1), spoken(talker(), 2)
-    think = victim.where.think
 
     def bad(segments: Any) -> Any:
         given = zip(segments, think(segments), strict=True)
         return [None if segment.slot == 0 else hidden for segment, hidden in given]
 
-    monkeypatch.setattr(victim.where, "think", bad)
+    if fault == "exception":
+        monkeypatch.setattr(victim.session.context, "take_back", failing)
+    else:
+        monkeypatch.setattr(victim.where, "think", bad)
     victim.session.queue.rewind(2, ALL)
     beside.hear()
     beside.decide()
@@ -340,6 +326,7 @@ def test_bad_numbers_on_the_way_end_this_session_alone(talker: Any, monkeypatch:
     monkeypatch.undo()
 
     assert isinstance(victim.told[-1], SessionFailed)
+    assert "canary" not in victim.told[-1].message
     assert torch.allclose(beside.after(), quiet.after(), atol=TOLERANCE)
 
 

@@ -11,11 +11,10 @@ from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import End, Failure, Finish, Piece, Ready
+from inference_service.interface.engine import End, Failure, Finish, Piece
 from inference_service.interface.setups import Mode, StreamInput, TokensSetup, UnitOverrides
 from inference_service.session.base.session import QueuedUnit
 from tests.inference_service.engine.support import streaming, tiny, tiny_causal
-from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.streaming import GREEDY, Chunked, Player, Stage, most
 
 A, B, C, D, E, F, G = 5, 17, 42, 71, 99, 123, 200
@@ -209,16 +208,6 @@ def test_bad_numbers_fail_one_unit_and_leave_no_trace(stage: Stage, greedy: Any,
     assert player.unit([E]).ids == greedy([A, B, E], 4)
 
 
-def test_bad_numbers_of_one_session_do_not_touch_another(checkpoint: CausalCheckpoint, greedy: Any) -> None:
-    stage = Stage(checkpoint, slots=2)
-    bad, good = stage.open(), stage.open()
-    first, second = bad.send([A, B]), good.send([C, D])
-    stage.runtime.spoiled.add(0)
-    stage.run()
-    assert bad.said(first).done.end is End.FAILED
-    assert good.said(second).ids == greedy([C, D], 4)
-
-
 def test_text_is_text_and_never_a_special_token(stage: Stage) -> None:
     player = stage.open()
     ids = player.stream.tokenizer.encode("<|im_end|>")
@@ -268,20 +257,6 @@ def test_a_long_chunk_is_fed_in_slices_while_others_decode(checkpoint: CausalChe
     assert all(forward[0] == 1 for forward in slices[:5]), "every slice leaves a row to the one who decodes"
     assert talker.said(talk).ids == greedy([A, B], 12)
     assert reader.said(number).ids == greedy(long, 4)
-
-
-def test_a_slot_is_clean_after_its_session(checkpoint: CausalCheckpoint, greedy: Any) -> None:
-    stage = Stage(checkpoint, slots=2)
-    stage.open()
-    gone = stage.open()
-    gone.unit([A, B, C])
-    cache = stage.runtime.language.cache
-    assert cache.held(1, 0, 3)[0].any()
-    stage.leave(gone)
-    assert is_clean(cache)
-    again = stage.open()
-    assert isinstance(again.events[0], Ready)
-    assert again.unit([D, E]).ids == greedy([D, E], 4)
 
 
 def test_the_duplex_model_continues_tokens_too() -> None:

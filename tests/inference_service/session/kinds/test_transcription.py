@@ -1,7 +1,6 @@
 """The duplex model writes down: what it says is what one pass over the whole utterance says."""
 
 import copy
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -40,7 +39,6 @@ from inference_service.session.kinds.duplex_transcription import MOST_TOKENS, Du
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.decisions import chosen
 from tests.inference_service.engine.support.dictation import SAMPLE_RATE, Sound, Writer, noise, run
-from tests.support.long import seeds
 
 CHATTY = Sampling(max_new_tokens=100_000, temperature=0.0, length_penalty=0.1)
 """Greedy, and a random model ends most seconds of itself."""
@@ -52,8 +50,7 @@ SECOND = 10
 
 @pytest.fixture(scope="module")
 def runtime() -> DuplexRuntime:
-    with torch.inference_mode():
-        return DuplexRuntime(antiphon_mini.components(*tiny.model()), 4)
+    return DuplexRuntime(antiphon_mini.components(*tiny.model()), 2)
 
 
 def writer(runtime: DuplexRuntime, **given: object) -> Writer:
@@ -116,36 +113,6 @@ def test_chunks_say_what_one_pass_says(runtime: DuplexRuntime, longest: int, sam
     assert sum(done.usage.output_text_tokens for done in wrote.of(Done)) == sum(map(len, expected))
 
 
-@pytest.mark.parametrize("seed", seeds(0, 1, 2))
-def test_sessions_that_come_and_go_say_what_each_says_alone(runtime: DuplexRuntime, seed: int) -> None:
-    rng = random.Random(seed)
-    sounds = [noise(100 * seed + i, rng.uniform(0.5, 5.0)) for i in range(9)]
-    alone = [writer(runtime, sampling=DRAWN, seed=i).write(s, i).token_ids for i, s in enumerate(sounds)]
-
-    waiting = list(enumerate(sounds))
-    free = [0, 1, 2, 3]
-    present: dict[int, tuple[Writer, Sound]] = {}
-    together: dict[int, list[int]] = {}
-    while waiting or present:
-        if waiting and free and rng.random() < 0.5:
-            index, sound = waiting.pop(0)
-            slot = free.pop(rng.randrange(len(free)))
-            present[index] = writer(runtime, slot=slot, sampling=DRAWN, seed=index), sound
-        for index, (one, rest) in list(present.items()):
-            size = rng.randrange(1, 30_000)
-            one.send(rest[:size], begins=len(rest) == len(sounds[index]), ends=not len(rest[size:]))
-            present[index] = one, rest[size:]
-        run(runtime, [one for one, _ in present.values()], budget=rng.choice([7, 40, 1024]))
-        for index in [i for i, (_, rest) in present.items() if not len(rest)]:
-            one, _ = present.pop(index)
-            free.append(one.slot)
-            runtime.clear(one.slot)
-            together[index] = one.token_ids
-
-    assert [together[i] for i in range(len(sounds))] == alone
-    assert len({token for tokens in alone for token in tokens}) > 50
-
-
 def test_chunk_that_completes_no_second_is_kept_for_the_next(runtime: DuplexRuntime) -> None:
     one = writer(runtime)
     first, second = one.send(noise(1, 0.6), begins=True), one.send(noise(2, 0.6))
@@ -174,31 +141,6 @@ def test_end_fills_up_the_second_and_adds_one_of_silence(runtime: DuplexRuntime)
     one.run()
     assert one.done(last).end is End.TURN
     assert one.done(last).usage.input_audio_tokens == 2 * SECOND
-
-
-def test_utterance_without_sound_ends_without_the_model(runtime: DuplexRuntime) -> None:
-    one = writer(runtime)
-    unit = one.send(begins=True, ends=True)
-    one.run()
-    assert one.done(unit).end is End.TURN
-    assert one.done(unit).usage == UnitUsage()
-    assert not one.text
-
-
-@pytest.mark.parametrize("says_so", [True, False])
-@pytest.mark.parametrize("has_ended", [True, False])
-def test_next_utterance_starts_clean(runtime: DuplexRuntime, says_so: bool, has_ended: bool) -> None:
-    sound = noise(6, 2.5)
-    alone = writer(runtime).write(sound).token_ids
-    one = writer(runtime)
-    one.send(noise(7, 3.1), begins=True)
-    if has_ended:
-        one.send(ends=True)
-    one.run().events.clear()
-    one.send(sound, begins=says_so or not has_ended)
-    one.send(ends=True)
-    one.run()
-    assert one.token_ids == alone
 
 
 def test_tokens_of_a_unit_wait_for_its_order(runtime: DuplexRuntime) -> None:
@@ -231,41 +173,6 @@ def test_stop_token_ends_the_words_of_its_unit_only(runtime: DuplexRuntime) -> N
     one.run()
     assert (one.done(unit).finish, one.done(unit).usage.output_text_tokens) == (Finish.STOP, 1)
     assert one.done(after).finish is Finish.EOS
-
-
-def test_draws_repeat_with_the_seed(runtime: DuplexRuntime) -> None:
-    sound = noise(2, 3.0)
-    first, again, other = (
-        writer(runtime, sampling=DRAWN, seed=seed).write(sound).token_ids for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
-
-
-def test_cancelled_unit_is_heard_without_a_word(runtime: DuplexRuntime) -> None:
-    one = writer(runtime)
-    unit = one.send(noise(1, 3.0), begins=True)
-    one.session.queue.cancel(unit)
-    after = one.send(noise(2, 1.0))
-    one.run()
-    assert (one.done(unit).end, one.done(unit).usage.output_text_tokens) == (End.CANCELLED, 0)
-    assert one.done(unit).usage.input_audio_tokens == 3 * SECOND
-    assert one.done(after).end is End.CHUNK
-    assert one.done(after).usage.output_text_tokens > 0
-
-
-def test_cancel_stops_at_the_next_decision(runtime: DuplexRuntime) -> None:
-    one = writer(runtime, sampling=replace(CHATTY, length_penalty=1.0))
-    unit = one.send(noise(1, 2.0), begins=True)
-    tick = Tick(runtime)
-    while len(one.token_ids) < 3:
-        tick.run([one.session])
-        one.collect()
-    one.session.queue.cancel(unit)
-    one.run()
-    assert one.done(unit).end is End.CANCELLED
-    assert len(one.token_ids) == 3
-    assert one.done(unit).usage.input_audio_tokens == 2 * SECOND
 
 
 def test_nan_audio_fails_only_its_unit(runtime: DuplexRuntime) -> None:
@@ -312,22 +219,6 @@ def test_second_that_fails_leaves_no_trace(runtime: DuplexRuntime, monkeypatch: 
     assert isinstance(second, DuplexTranscription)
     assert (first.context.tokens, first.context.pending) == (second.context.tokens, second.context.pending)
     assert all(torch.equal(a, b) for a, b in zip(first.ear, second.ear, strict=True))
-
-
-def test_refused_units_are_answered_and_the_utterance_goes_on(runtime: DuplexRuntime) -> None:
-    wrong = Failure("PARAMS_INVALID", "no such thing", "sampling.top_p")
-    one = writer(runtime)
-    heard = one.send(noise(1, 1.0), begins=True)
-    unreadable = one.send(failure=Failure("AUDIO_INVALID", "no sound"))
-    rejected = one.send(noise(2, 1.0), rejection=wrong)
-    one.run()
-    tokens = one.done(heard).context_tokens
-    after = one.send(noise(3, 1.0))
-    one.run()
-    assert one.done(unreadable).failure == Failure("AUDIO_INVALID", "no sound")
-    assert one.done(rejected).failure == wrong
-    assert one.of(Finalized, rejected)[0].context_tokens == tokens
-    assert one.done(after).end is End.CHUNK
 
 
 def test_content_of_another_mode_is_refused(runtime: DuplexRuntime) -> None:

@@ -1,19 +1,15 @@
 """Pictures in units: what of them is in the context, what they change, and what a bad one costs."""
 
-import queue
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
-from inference_service.families.antiphon_mini import model_info
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import (
-    Closed,
     Done,
     End,
     Failure,
@@ -22,18 +18,17 @@ from inference_service.interface.engine import (
     Prefilled,
     UnitUsage,
 )
-from inference_service.interface.setups import DuplexSetup, UnitInput, UnitOverrides, Window, WindowMode
+from inference_service.interface.setups import DuplexSetup, UnitInput, Window, WindowMode
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import parse_config
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.talk import PICTURE_TOKENS, PROMPT, UNIT_TOKENS, Talk
 from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
+from tests.inference_service.engine.test_engine import Rig as EngineRig
 from tests.support.drawing import jpeg
 
 MARKS = 2
-UNITS = 7
-"""Of each session of a crowd."""
 BAD = Failure("IMAGE_INVALID", "duplex.frames[0] is damaged.", "duplex.frames[0]")
 
 
@@ -130,30 +125,15 @@ def test_grid_and_embeddings_have_the_configured_sizes() -> None:
     assert Resampler(config, 32)(grid).shape == (2, tiny.PICTURE_TOKENS, 32)
 
 
-def test_a_model_sees_if_its_checkpoint_has_a_vision_encoder() -> None:
-    for sees in (True, False):
-        assert model_info(parse_config(tiny.raw_config(sees=sees))).sees is sees
-
-
-class Rig:
+class Rig(EngineRig):
     """A running engine that sees, and sessions in it."""
 
-    def __init__(self, slots: int) -> None:
-        fatal: queue.Queue[str] = queue.Queue()
-        self.engine = LiveEngine(
-            DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), slots),
-            slots,
-            self._deliver,
-            fatal.put,
-        )
+    def __init__(self) -> None:
+        runtime = DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), 2)
+        self.engine = LiveEngine(runtime, 2, self._deliver, print)
         self.slots = Slots(self.engine)
 
-    @staticmethod
-    def _deliver(batch: list) -> None:
-        for sink, event in batch:
-            sink(event)
-
-    def open(self, seed: int = 1) -> Client:
+    def see(self, seed: int) -> Client:
         info = self.engine.info
         settings = replace(info.duplex_defaults, force_listen_count=0)
         return self.slots.open(DuplexSetup("Be brief.", settings, info.window, seed, sees=True))
@@ -161,21 +141,19 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    made = Rig(slots=4)
+    made = Rig()
     yield made
     made.engine.stop()
 
 
 def send(client: Client, number: int, *frames: bytes, seed: int | None = None) -> None:
-    client.session.prefill(number, UnitInput(sound(number if seed is None else seed), frames))
-    client.session.generate(number, False, UnitOverrides())
-    client.session.finalize(number)
+    client.send(number, UnitInput(sound(number if seed is None else seed), frames))
 
 
 def test_different_pictures_change_answer(rig: Rig) -> None:
     said = []
     for frames in ((), (jpeg("red", "circle"),), (jpeg("blue", "square"),)):
-        client = rig.open(seed=5)
+        client = rig.see(seed=5)
         for number in (1, 2, 3):
             send(client, number, *frames)
         said.append(speech_of(client.until(Finalized, 3)))
@@ -185,7 +163,7 @@ def test_different_pictures_change_answer(rig: Rig) -> None:
 
 @pytest.mark.parametrize("bad", [b"", b"no picture", jpeg()[:400]])
 def test_bad_picture_fails_its_unit_only(rig: Rig, bad: bytes) -> None:
-    troubled, own = rig.open(seed=7), rig.open(seed=7)
+    troubled, own = rig.see(seed=7), rig.see(seed=7)
     send(troubled, 1, jpeg("red"))
     send(troubled, 2, jpeg("red"), bad)
     failed = troubled.until(Finalized, 2)
@@ -206,30 +184,3 @@ def test_bad_picture_fails_its_unit_only(rig: Rig, bad: bytes) -> None:
 
 def _spoken(client: Client, unit: int) -> list[tuple[str, tuple[int, ...]]]:
     return [(e.text, e.token_ids) for e in client.events if isinstance(e, Piece) and e.unit == unit]
-
-
-def test_concurrent_sessions_with_pictures_answer_as_if_alone(rig: Rig) -> None:
-    def play(together: bool) -> list[list[object]]:
-        rng = np.random.default_rng(2)
-        pictures = [[jpeg(c, s)] for c in ("red", "green") for s in ("circle", "square")]
-        plans = [
-            [pictures[rng.integers(4)] * int(rng.integers(0, 4)) for _ in range(UNITS)] for _ in range(4)
-        ]
-        said = []
-        groups = [list(enumerate(plans))] if together else [[plan] for plan in enumerate(plans)]
-        for group in groups:
-            clients = [rig.open(seed=number) for number, _ in group]
-            for unit in range(1, UNITS + 1):
-                for client, (number, plan) in zip(clients, group, strict=True):
-                    send(client, unit, *plan[unit - 1], seed=100 * number + unit)
-            for client in clients:
-                client.until(Finalized, UNITS)
-                said.append([_spoken(client, unit) for unit in range(1, UNITS + 1)])
-                client.session.close()
-                client.until(Closed)
-        return said
-
-    alone, crowd = play(together=False), play(together=True)
-
-    assert any(any(units) for units in alone)
-    assert crowd == alone

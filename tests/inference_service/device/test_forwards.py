@@ -12,9 +12,8 @@ from torch.nn.attention import flex_attention as torch_flex
 from inference_service.device import common_layers, compiling, flex
 from inference_service.device.paged import AttentionBackend
 from inference_service.device.rows import Rows
-from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.pages import PAGE
-from tests.inference_service.device.test_steps import SLOTS, Made, _feed, contexts_of, pair, talk
+from tests.inference_service.device.test_steps import Made, _feed, contexts_of, pair, talk
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 from tests.support.long import long, seeds
 
@@ -48,16 +47,6 @@ def test_window_that_slides_leaves_entries_where_they_are_and_needs_no_new_shape
     assert talk((usual, decoder), random.Random(1), 90) > 1
     assert any(table.offset for table in decoder.cache._tables)
     assert set(decoder._forwards) == captured
-
-
-def test_last_rows_and_other_arrays_come_with_one_upload() -> None:
-    decoder = pair(qwen3, FLEX)[1]
-    segments = [Segment(slot, 0, 0, Rows.of_ids(list(range(1, 2 + 3 * slot)))) for slot in range(SLOTS)]
-    others = torch.arange(7).numpy()
-    whole = decoder.forward(segments)
-    last, (there,) = decoder.last(segments, others)
-    torch.testing.assert_close(last, torch.stack([it[-1] for it in whole]))
-    assert there.tolist() == others.tolist()
 
 
 def test_rows_made_of_media_alone_need_no_embeddings() -> None:

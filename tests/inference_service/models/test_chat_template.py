@@ -128,27 +128,6 @@ def test_broken_templates_and_those_that_would_reach_python_are_refused_at_load(
         ChatTemplate.load(folder)
 
 
-@pytest.mark.parametrize("case", golden.recording("chat")["cases"][2:], ids=lambda case: case["name"])
-def test_media_stand_where_the_recording_has_them(template: ChatTemplate, case: dict[str, Any]) -> None:
-    kinds = {"image": Media.PICTURE, "audio": Media.CLIP}
-    messages: list[Message] = [
-        (
-            message["role"],
-            [part if isinstance(part, str) else kinds[next(iter(part))] for part in message["content"]],
-        )
-        for message in case["messages"]
-    ]
-
-    pieces = template.prompt(messages, use_tts_template=case["name"] == "audio")
-
-    places = {Media.PICTURE: "<image>./</image>", Media.CLIP: "<audio>./</audio>"}
-    words = FastTokenizer.from_file(str(golden.FOLDER / "tokenizer.json"))
-    text = "".join(
-        places[it] if isinstance(it, Media) else words.decode(it, skip_special_tokens=False) for it in pieces
-    )
-    assert text == case["prompt_text"]
-
-
 def test_template_that_loses_a_part_is_refused() -> None:
     forgetful = ChatTemplate(tokenizer("{{ messages[-1].content }}"))
     with pytest.raises(TemplateRefused, match="does not show each part"):

@@ -23,21 +23,16 @@ from tests.inference_service.support.session_world import INPUT, Stage
 REFUSAL = Failure(Reason.AUDIO_INVALID, "duplex.audio.data must be finite.", "duplex.audio.data")
 
 
-def test_half_closing_prefill_drains_and_ends_with_ok() -> None:
+@pytest.mark.parametrize("units", [0, 1])
+def test_half_closing_prefill_drains_and_ends_with_ok(units: int) -> None:
     stage = Stage().active()
-    stage.ask(1)
+    for unit in range(1, units + 1):
+        stage.ask(unit)
     stage.call("half_close", Stream.PREFILL, stage.now)
-    assert stage.session.phase is Phase.DRAINING
+    assert (stage.session.phase is Phase.DRAINING) == bool(units)
     assert stage.ended() is None
-    assert stage.acts == ["open", "cleaning", "clean", "end"]
-    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1]
-
-
-def test_half_closing_prefill_without_a_unit_ends_with_ok() -> None:
-    stage = Stage().active()
-    stage.call("half_close", Stream.PREFILL, stage.now)
-    stage.work()
-    assert (stage.session.phase, stage.outcome) == (Phase.CLOSED, None)
+    assert (stage.session.phase, stage.acts) == (Phase.CLOSED, ["open", "cleaning", "clean", "end"])
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [*range(1, units + 1)]
 
 
 def test_a_session_half_closed_before_it_is_ready_still_becomes_ready() -> None:
@@ -78,14 +73,6 @@ def test_half_closing_a_stream_with_units_unasked_is_out_of_order(stream: Stream
     if not is_accepted:
         stage.call("prefill", 1, INPUT, stage.now)
     assert stage.ended() == Reason.UNIT_OUT_OF_ORDER
-
-
-def test_half_closing_everything_after_the_last_request_is_a_drain() -> None:
-    stage = Stage().active()
-    stage.ask(1)
-    for stream in (Stream.FINALIZE, Stream.GENERATE, Stream.PREFILL):
-        stage.call("half_close", stream, stage.now)
-    assert stage.ended() is None
 
 
 @pytest.mark.parametrize(("method", "arguments"), [("generate", (Generate(),)), ("finalize", ())])

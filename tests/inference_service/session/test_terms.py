@@ -14,21 +14,17 @@ from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.leases import Claims, read_token, write_token
 from inference_service.errors import LeaseInvalid
 from inference_service.interface.setups import Tenant
-from inference_service.session.leases import UNCLAIMED, Lease, LeaseReader, LeaseRules, Terms
+from inference_service.session.leases import UNCLAIMED, Lease, Terms
+from tests.inference_service.session.test_leases import KEY, read
 from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.scripted_engine import ScriptedEngine, running_worker
 
-KEY = b"a key of 16 byte"
 CLAIMS = Claims("ab" * 16, 600.0, 60.0)
 OTHERS = Claims("cd" * 16, 600.0, 60.0)
 
 
-def token(claims: Claims | None, key: bytes | None = KEY, worker_id: str = "w", epoch: int = 7) -> str:
-    return write_token(key, worker_id, 3, epoch, claims)
-
-
-def read(text: str, key: bytes | None = KEY) -> Lease | None:
-    return LeaseReader(LeaseRules(key, binding=key is not None), "w").read([(METADATA_LEASE, text)])
+def token(claims: Claims | None) -> str:
+    return write_token(KEY, "w", 3, 7, claims)
 
 
 def test_token_is_written_and_read_alike() -> None:
@@ -53,12 +49,12 @@ MAC = token(CLAIMS).rpartition(":")[2]
         f"3:7:{MAC}",
         f"3:7:{CLAIMS.text}:{token(None).rpartition(':')[2]}",
         f"3:7:{CLAIMS.text}:",
-        token(CLAIMS, b"another key, long"),
-        token(CLAIMS, worker_id="another"),
+        write_token(b"another key, long", "w", 3, 7, CLAIMS),
+        write_token(KEY, "another", 3, 7, CLAIMS),
+        token(CLAIMS) + "\n",
         token(CLAIMS).replace(":2.", ":3."),
         token(CLAIMS).replace(":2.", ":02."),
         token(CLAIMS).replace("ab" * 16, "AB" * 16),
-        token(CLAIMS) + "\n",
         token(CLAIMS).replace(".600000.", f".{'9' * 20}."),
     ],
 )

@@ -106,7 +106,7 @@ class Chat:
     """One session and all that it was told."""
 
     def __init__(self, chats: Chats, slot: int, seed: int, sampling: Sampling) -> None:
-        self._chats = chats
+        self.chats = chats
         self.events: list[Event] = []
         setup = ChatSetup(sampling, seed)
         self.session: Session[Any] = chats.runtime.open(f"chat-{slot}", slot, setup, lambda event: None)
@@ -119,7 +119,7 @@ class Chat:
 
     def say(self, text: str, *, ends: bool = True) -> "Chat":
         """Script the model's next words in place of its draws."""
-        words = self._chats.words
+        words = self.chats.words
         self._script = words.encode(text) + [words.eos_token_id] * ends
         return self
 
@@ -145,7 +145,7 @@ class Chat:
     def ask(self, *said: str | ChatMessage, **settings: Any) -> Answered:
         """A whole turn."""
         number = self.send(*said, **settings)
-        self._chats.run()
+        self.chats.run()
         return self.told(number)
 
     def told(self, number: int) -> Answered:

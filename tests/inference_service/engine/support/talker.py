@@ -64,16 +64,28 @@ class Talker(Conversation):
         window: Window | None = None,
         where: Runtime | None = None,
         prompt: str = "Be brief, and kind to whoever asks.",
-        talks: bool = False,
+        records: bool = False,
+        **duplex: Any,
     ) -> None:
-        """With `talks` it listens only where it has to."""
-        where = where or runtime()
-        duplex = replace(where.info.duplex_defaults, force_listen_count=0, temperature=0.0)
-        if talks:
-            duplex = replace(duplex, listen_prob_scale=0.0)
-        setup = DuplexSetup(prompt, duplex, window or Window(), 1, sees=True)
-        super().__init__(where, where.open("talker", slot, setup, lambda event: None))
-        assert self.refusal is None
+        """`duplex` are settings in place of those without draws and forced listens."""
+        self.where = where or runtime()
+        chosen = {"force_listen_count": 0, "temperature": 0.0} | duplex
+        settings = replace(self.where.info.duplex_defaults, **chosen)
+        setup = DuplexSetup(prompt, settings, window or Window(), 1, sees=True, records=records)
+        session = self.where.open("talker", slot, setup, lambda event: None)
+        self.session, self.told, self.sent = session, list[Event](), 0
+        assert self.where.start(session) is None
+        self.tick = Tick(self.where)
+        self.work()
+
+    def work(self, *others: "Talker") -> None:
+        """Ticks until nobody has anything to do."""
+        everybody = [self, *others]
+        while self.tick.has_work([talker.session for talker in everybody]):
+            self.tick.run([talker.session for talker in everybody])
+            for talker in everybody:
+                talker.told += talker.session.events
+                talker.session.events.clear()
 
     def hear(
         self,

@@ -9,7 +9,7 @@ import torch
 
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.models.minicpmo.slices import Patches, slice_image
-from inference_service.models.minicpmo.vision import GRID, Eye, buckets, grid_positions
+from inference_service.models.minicpmo.vision import GRID, Eye, buckets
 from tests.inference_service.device.meter import Meter
 from tests.inference_service.engine.support import golden
 from tests.inference_service.models.minicpmo.test_slices import CASES, slices_of
@@ -74,12 +74,6 @@ def test_more_patches_than_lines_share_them(count: int) -> None:
     assert len(lines) == count
     assert (lines[0], lines[-1]) == (0, GRID - 1)
     assert set(np.diff(lines).tolist()) == {0, 1}
-
-
-def test_recorded_positions_of_the_resampler_are_reproduced() -> None:
-    expected = golden.tensors("vision")["resampler_pos_embed_4x5"]
-    positions = grid_positions(4, 5, HIDDEN, torch.device("cpu"))
-    assert golden.close_to(positions.view(4, 5, HIDDEN), expected, 1e-6)
 
 
 def test_pictures_go_up_in_one_copy_a_batch_which_the_host_does_not_wait_for(

@@ -1,6 +1,4 @@
-"""Each part of Moshi computes what transformers' own does, frame by frame and for many streams at once."""
-
-from itertools import pairwise
+"""Codec and depth transformer of Moshi compute what transformers' own do, frame by frame."""
 
 import pytest
 import torch
@@ -10,9 +8,8 @@ from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.models.moshi.depth import DepthTransformer, Past
 from inference_service.models.moshi.mimi import ConvState, Mimi
-from inference_service.models.moshi.temporal import FrameEmbeddings, temporal_of
 from tests.inference_service.engine.support import tiny_moshi
-from tests.inference_service.engine.support.tiny_moshi import CODES, SIZE, TEXTS, WINDOW
+from tests.inference_service.engine.support.tiny_moshi import CODES, SIZE, TEXTS
 
 FRAMES = 30
 CLOSE = 1e-4
@@ -86,26 +83,6 @@ def test_codec_streams_in_a_batch_say_the_sound_of_the_reference(codec: Mimi) ->
     for stream in streams:
         alone = reference.decode(codes[stream.slot][None]).audio_values[0, 0]
         assert torch.allclose(torch.cat(stream.made), alone, atol=CLOSE)
-
-
-def test_temporal_transformer_gives_the_hidden_states_of_the_reference() -> None:
-    network = tiny_moshi.network()
-    generator = torch.Generator().manual_seed(7)
-    texts = torch.randint(0, TEXTS + 1, (FRAMES, 1), generator=generator)
-    frames = torch.cat([texts, torch.randint(0, SIZE + 1, (FRAMES, 2 * CODES), generator=generator)], 1)
-    assert FRAMES < WINDOW, "transformers' Moshi has no window in one forward"
-    rows = FrameEmbeddings(network.decoder.model.embed_tokens, list(network.embed_tokens))(frames)
-    decoder = PackedDecoder(temporal_of(network), 1, 64)
-
-    bounds = [0, 7, *range(8, FRAMES + 1)]
-    got = [decoder.forward([Segment(0, a, a, Rows.of(rows[a:b]))])[0] for a, b in pairwise(bounds)]
-
-    embedded = network.decoder.model.embed_tokens(frames[:, 0])
-    for codebook, table in enumerate(network.embed_tokens):
-        embedded = embedded + table(frames[:, 1 + codebook])
-    want = network.decoder.model(inputs_embeds=embedded[None]).last_hidden_state[0]
-    assert torch.allclose(rows, embedded, atol=1e-5)
-    assert torch.allclose(torch.cat(got), want, atol=CLOSE)
 
 
 def test_depth_transformer_gives_the_scores_and_codes_of_the_reference() -> None:

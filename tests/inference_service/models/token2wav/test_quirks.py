@@ -40,11 +40,6 @@ def test_encoder_forgets_the_oldest_tokens_first(is_causal: bool) -> None:
     assert not torch.equal(after.encoder.first, before.encoder.first)
 
 
-def test_published_encoder_keeps_the_oldest_tokens_for_ever() -> None:
-    before, after = trimmed(recorded.model(reference_quirks=True))
-    assert torch.equal(after.encoder.first, before.encoder.first)
-
-
 @pytest.mark.parametrize("reference_quirks", [False, True])
 def test_estimator_keeps_the_newest_frames_and_the_end_of_the_prompt(reference_quirks: bool) -> None:
     before, after = trimmed(recorded.model(reference_quirks=reference_quirks))

@@ -100,14 +100,6 @@ def test_stop_string_and_its_ids_are_never_shown(text: str, stop: str, shown: st
     assert (said.done.end, said.done.finish) == (End.TURN, Finish.STOP)
 
 
-def test_text_waits_only_while_a_stop_string_may_be_beginning() -> None:
-    chat = Exchange()
-    said = chat.answer("a b. c", overrides=UnitOverrides(stop=(". d",)))
-    assert said.text == "a b. c"
-    assert "".join(texts(said)[:-1]) in ("a b", "a")
-    assert said.done.finish is Finish.EOS
-
-
 def test_overrides_hold_for_their_turn_only() -> None:
     chat = Exchange(sampling=Sampling(temperature=0.0, stop=("there",)))
     assert chat.answer("Hi there", overrides=UnitOverrides(stop=("z",))).text == "Hi there"

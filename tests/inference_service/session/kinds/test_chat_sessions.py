@@ -1,21 +1,19 @@
 """Chat sessions of a tiny random model: everything they do is the model's own computation."""
 
 import threading
-import time
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
+from transformers import PreTrainedTokenizerFast
 
-from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import Done, Event, Finalized, Piece, Prefilled, Ready
+from inference_service.interface.engine import Finalized, Prefilled, Ready
 from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
@@ -29,11 +27,12 @@ from inference_service.interface.setups import (
 )
 from inference_service.media.mel import MelStream
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.session.base.session import QueuedUnit, Session
 from inference_service.session.kinds.prompt import ChatPreprocessor, Prompt
 from inference_service.session.kinds.spoken_chat import SpokenChatSession
 from tests.inference_service.engine.support import golden, tiny
+from tests.inference_service.engine.support.calling import Answered, Chat, Chats
 from tests.inference_service.engine.support.exchange import clip
+from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_engine import PATIENCE_S, Rig
 from tests.support.drawing import jpeg
 
@@ -42,71 +41,16 @@ QUESTION = "Now"
 LIVELY = Sampling(max_new_tokens=24, temperature=1.0, top_p=1.0)
 
 
-@cache
-def runtime() -> DuplexRuntime:
-    """A tiny model that sees, hears and speaks; whoever uses a slot leaves it clean."""
-    return DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), 3)
-
-
-@dataclass
-class Chatter:
-    """A chat session and everything that it was told."""
-
-    runtime: DuplexRuntime
-    slot: int = 0
-    sampling: Sampling = LIVELY
-    seed: int = 1
-    budget: int = 1024
-    events: list[Event] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        setup = ChatSetup(self.sampling, self.seed)
-        self.session: Session[Any] = self.runtime.open("chatter", self.slot, setup, self.events.append)
-        assert self.runtime.start(self.session) is None
-        self.session.events.clear()
-        self.turns = 0
-
-    def send(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> None:
-        self.turns += 1
-        prompt = self.session.preprocessor.prepare(TurnInput((ChatMessage("user", parts),), speaks=speaks))
-        unit = QueuedUnit(
-            self.turns, prompt, time.monotonic(), overrides=UnitOverrides(**overrides), finalize=True
-        )
-        self.session.queue.prefill(unit)
-
-    def ask(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> list[Event]:
-        self.send(*parts, speaks=speaks, **overrides)
-        tick = Tick(self.runtime, self.budget)
-        while tick.has_work([self.session]):
-            tick.run([self.session])
-        events = list(self.session.events)
-        self.session.events.clear()
-        return events
-
-
 @pytest.fixture
-def chat() -> Any:
-    made = Chatter(runtime())
-    yield made
-    runtime().clear(0)
+def chat() -> Iterator[Chat]:
+    chats = Chats(runtime(), PreTrainedTokenizerFast(tokenizer_file=str(golden.FOLDER / "tokenizer.json")))
+    yield chats.open(sampling=LIVELY)
+    chats.close()
 
 
-def ids(events: list[Event]) -> tuple[int, ...]:
-    return sum((event.token_ids for event in events if isinstance(event, Piece)), ())
-
-
-def text(events: list[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, Piece))
-
-
-def sound(events: list[Event]) -> NDArray[np.float32]:
-    audio = [e.audio for e in events if isinstance(e, Piece) and e.audio is not None]
-    return np.concatenate(audio) if audio else np.zeros(0, np.float32)
-
-
-def done(events: list[Event]) -> Done:
-    (last,) = [event for event in events if isinstance(event, Done)]
-    return last
+def ask(chat: Chat, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> Answered:
+    """A whole turn of one message."""
+    return chat.ask(ChatMessage("user", parts), speaks=speaks, overrides=UnitOverrides(**overrides))
 
 
 PICTURE = Picture(jpeg("red", "circle", (64, 48)))
@@ -120,16 +64,16 @@ def test_model_with_a_template_holds_chats_and_one_without_does_not() -> None:
     assert Mode.CHAT not in DuplexRuntime(antiphon_mini.components(model, silent, config), 1).info.modes
 
 
-def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
+def test_greedy_answer_is_the_models_own(chat: Chat) -> None:
     """Computed again without packing, cache or portions."""
-    told = chat.ask(QUESTION, max_new_tokens=12, temperature=0.0)
-    assert len(ids(told)) > 5
+    told = ask(chat, QUESTION, max_new_tokens=12, temperature=0.0)
+    assert len(told.token_ids) > 5
     model = tiny.model(sees=True)[0].llm
     (prompt,) = chat.session.preprocessor.prepare(TurnInput((ChatMessage("user", (QUESTION,)),))).portions
     rows = [token for passage in prompt for token in passage.ids]
     special = runtime().tokenizer.special
     allowed = [i for i in range(768) if runtime().tokenizer.is_text(i) or i == special.im_end]
-    for token in ids(told):
+    for token in told.token_ids:
         scores = model(torch.tensor([rows])).logits[0, -1]
         assert token == allowed[int(scores[allowed].argmax())]
         rows.append(token)
@@ -137,29 +81,20 @@ def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
 
 @pytest.mark.parametrize("speaks", [False, True])
 @pytest.mark.sample("True")
-def test_turn_is_the_same_after_any_other(chat: Chatter, speaks: bool) -> None:
-    first = chat.ask("Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
-    chat.ask("Something else", clip(3), temperature=1.0, speaks=True)
-    again = chat.ask("Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
-    assert ids(again) == ids(first)
-    assert text(again) == text(first)
+def test_turn_is_the_same_after_any_other(chat: Chat, speaks: bool) -> None:
+    first = ask(chat, "Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
+    ask(chat, "Something else", clip(3), temperature=1.0, speaks=True)
+    again = ask(chat, "Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
+    assert again.token_ids == first.token_ids
+    assert again.text == first.text
     # The vocoder's noise goes on where it was.
-    assert len(sound(again)) == len(sound(first))
-    assert replace(done(again).usage, cached_tokens=0) == replace(done(first).usage, cached_tokens=0)
+    assert again.samples == first.samples
+    assert replace(again.done.usage, cached_tokens=0) == replace(first.done.usage, cached_tokens=0)
 
 
-@pytest.mark.parametrize("budget", [7, 64])
-def test_small_slices_of_a_long_prompt_change_nothing(chat: Chatter, budget: int) -> None:
-    parts = ("Look: ", PICTURE, "and listen: ", clip(19), "a b c d " * 10)
-    whole = chat.ask(*parts, seed=1)
-    chat.budget = budget
-    assert len(ids(whole)) > 5
-    assert ids(chat.ask(*parts, seed=1)) == ids(whole)
-
-
-def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
+def test_clip_in_portions_is_heard_as_the_whole(chat: Chat) -> None:
     long = clip(17)
-    chat.send("Listen.", long)
+    chat.send(ChatMessage("user", ("Listen.", long)))
     session = cast(SpokenChatSession, chat.session)
     assert not session.refuse_unit()
     fed = []
@@ -178,28 +113,28 @@ def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
     assert torch.allclose(heard, expected, atol=1e-5)
 
 
-def state(chat: Chatter, *parts: str | Picture | Clip) -> torch.Tensor:
+def state(chat: Chat, *parts: str | Picture | Clip) -> torch.Tensor:
     """The hidden state behind a prompt, from which the answer is decided."""
-    chat.ask(*parts, max_new_tokens=1)
+    ask(chat, *parts, max_new_tokens=1)
     assert chat.session.last_hidden is not None
     return chat.session.last_hidden
 
 
 @pytest.mark.parametrize("parts", [(PICTURE, OTHER), (clip(1.5, 1), clip(1.5, 2))], ids=["seen", "heard"])
-def test_picture_is_seen_and_clip_heard(chat: Chatter, parts: tuple[Picture | Clip, ...]) -> None:
+def test_picture_is_seen_and_clip_heard(chat: Chat, parts: tuple[Picture | Clip, ...]) -> None:
     first, second, again = (state(chat, "What is it?", part) for part in (*parts, parts[0]))
     torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
     assert float((first - second).abs().max()) > 1e-3
 
 
-def test_length_of_the_sound_fits_the_words(chat: Chatter) -> None:
-    told = chat.ask("Speak", speaks=True, max_new_tokens=40)
-    groups = [event.audio for event in told if isinstance(event, Piece) and event.audio is not None]
+def test_length_of_the_sound_fits_the_words(chat: Chat) -> None:
+    told = ask(chat, "Speak", speaks=True, max_new_tokens=40)
+    groups = [piece.audio for piece in told.pieces if piece.audio is not None]
     assert len(groups) >= 2
     assert all(len(audio) == 24_000 for audio in groups[1:-1])
     assert all(0 < len(audio) <= 24_000 for audio in groups)
-    assert done(told).usage.output_audio_tokens == sum(map(len, groups)) // 960
-    assert float(np.abs(sound(told)).max()) <= 1
+    assert told.done.usage.output_audio_tokens == sum(map(len, groups)) // 960
+    assert float(np.abs(np.concatenate(groups)).max()) <= 1
 
 
 def test_prompt_being_prepared_delays_no_conversation(monkeypatch: pytest.MonkeyPatch) -> None:

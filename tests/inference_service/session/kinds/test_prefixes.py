@@ -33,12 +33,12 @@ from inference_service.interface.setups import (
     UnitOverrides,
     VoiceReference,
     Window,
-    WindowMode,
 )
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.guests import Guest
 from tests.inference_service.engine.support.left import is_clean
-from tests.support.long import long, seeds
+from tests.inference_service.engine.test_shares import sound
+from tests.support.long import seeds
 
 SLOTS = 3
 PROMPT = "You are kind, you know the weather, and you answer in a word or two, whoever asks."
@@ -100,8 +100,7 @@ def duplex(prompt: str = PROMPT, seed: int = 0, **settings: object) -> DuplexSet
 
 
 def second(seed: int = 0) -> UnitInput:
-    noise = np.random.default_rng(seed).standard_normal(16_000) * 0.1
-    return UnitInput(noise.astype(np.float32))
+    return UnitInput(sound(seed))
 
 
 def turn(*messages: str) -> TurnInput:
@@ -127,27 +126,12 @@ def test_second_conversation_with_a_prompt_feeds_its_last_rows_only_and_says_the
     assert tokens(found) == tokens(Stage().play(0, duplex(), *units))
 
 
-@pytest.mark.parametrize("mode", [WindowMode.BASIC, WindowMode.CONTEXT])
-@pytest.mark.sample("*BASIC")
-@long
-def test_windows_drop_over_a_found_prompt_as_over_a_fed_one(stage: Stage, mode: WindowMode) -> None:
-    window = (
-        Window(mode, 260, 200, remembered_tokens=20) if mode is WindowMode.CONTEXT else Window(mode, 260, 200)
-    )
-    units = [second(i) for i in range(24)]
-    alone = stage.play(0, duplex(window=window), *units)
-    again = stage.play(1, duplex(window=window), *units)
-    assert stage.fed[1] < stage.fed[0]
-    assert tokens(again) == tokens(alone)
-    assert any(getattr(event, "dropped_units", 0) for event in alone)
-
-
 def test_voices_that_differ_share_only_what_stands_before_them(stage: Stage) -> None:
     rng = np.random.default_rng(3)
     one, other = (rng.standard_normal(16_000).astype(np.float32) * 0.1 for _ in range(2))
     contexts = []
-    for slot, sound in enumerate((one, other, one)):
-        contexts.append(stage.begun(slot, duplex(voice=VoiceReference(heard=sound))))
+    for slot, heard in enumerate((one, other, one)):
+        contexts.append(stage.begun(slot, duplex(voice=VoiceReference(heard=heard))))
     assert [session.context.found % PAGE for session in contexts] == [0, 0, 0]
     prompt = contexts[0].context.prompt
     assert contexts[2].context.found == (prompt - 1) // PAGE * PAGE, "the same voice is found"
@@ -169,20 +153,6 @@ def test_earlier_turns_of_a_chat_are_not_computed_again(stage: Stage) -> None:
     new = answer.usage.input_text_tokens - answer.usage.cached_tokens
     assert new <= stage.fed[2] <= new + answer.usage.output_text_tokens
     assert stage.fed[2] < before
-
-
-def test_prompt_of_a_dictation_is_found(stage: Stage) -> None:
-    setup = TranscribeSetup(replace(GREEDY, max_new_tokens=10_000), 0)
-    one, other = (
-        StreamInput(np.random.default_rng(seed).standard_normal(40_000).astype(np.float32), True, True)
-        for seed in (1, 2)
-    )
-    told = [stage.play(slot, setup, chunk) for slot, chunk in enumerate((one, one, other))]
-    found = [event.usage.cached_tokens for it in told for event in it if isinstance(event, Done)]
-    heard = prompt_of(told[0]) + 1 + 10
-    assert found == [0, (heard - 1) // PAGE * PAGE, prompt_of(told[0]) // PAGE * PAGE]
-    assert stage.fed[0] - stage.fed[1] == found[1] > 0
-    assert tokens(told[1]) == tokens(told[0])
 
 
 @pytest.mark.parametrize("crashes", [False, True])
@@ -277,31 +247,3 @@ def test_prompt_that_the_operator_shares_is_computed_once_for_all_tenants(stage:
     stage.play(0, replace(setup, tenant=ONE), *units)
     stage.play(1, replace(setup, tenant=OTHER), *units)
     assert stage.fed[0] - stage.fed[1] >= 2 * PAGE
-
-
-def test_voice_and_prompt_of_another_tenant_are_new(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the time to begin would tell who has used the same recording or prompt."""
-    prepared: list[str] = []
-    components = stage.runtime.components
-    sounds, opening = components.senses.sounds, components.openings.opening
-
-    def count_sounds(pcm: Any) -> Any:
-        prepared.append("voice")
-        return sounds(pcm)
-
-    def count_opening(prompt: str, *, hears_voice: bool) -> Any:
-        prepared.append("prompt")
-        return opening(prompt, hears_voice=hears_voice)
-
-    monkeypatch.setattr(components.senses, "sounds", count_sounds)
-    monkeypatch.setattr(components.openings, "opening", count_opening)
-    setup = duplex(voice=VoiceReference(heard=SOUND[:16_000]))
-    counts = []
-    for slot, tenant in enumerate((ONE, OTHER, ONE)):
-        prepared.clear()
-        stage.begun(slot, replace(setup, tenant=tenant))
-        counts.append(Counter(prepared))
-
-    assert counts[1] == counts[0] == Counter(voice=1, prompt=1)
-    assert not counts[2]
-    assert stage.fed[1] == stage.fed[0] > stage.fed[2]

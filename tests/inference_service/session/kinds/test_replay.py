@@ -8,24 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from antiphon.contract import Reason
-from inference_service.engine.tick import Tick
 from inference_service.families import table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import Done, End, Finalized, Piece
-from inference_service.interface.setups import (
-    DuplexSetup,
-    UnitInput,
-    UnitOverrides,
-    UnitRecord,
-    Window,
-    WindowMode,
-)
-from inference_service.session.base.session import QueuedUnit, Stage
-from inference_service.session.kinds.duplex import DuplexSession
-from tests.inference_service.engine.support.shipped import shipped
+from inference_service.interface.setups import UnitInput, UnitRecord, Window, WindowMode
+from inference_service.session.base.session import QueuedUnit
+from tests.inference_service.engine.support.guests import Sound
+from tests.inference_service.engine.support.talker import Talker
 from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound
 from tests.inference_service.models.minicpmo import whole
@@ -34,43 +25,28 @@ from tests.support.long import long
 
 TOLERANCE = 1e-4
 """Of hidden states and samples, whose rows were not fed in the same forwards."""
-Sound = NDArray[np.float32]
 
 
-class Talk:
-    """A session with records in a slot, unit after unit, without the engine's thread."""
+class Talk(Talker):
+    """A conversation with records."""
 
-    def __init__(
-        self, where: DuplexRuntime, slot: int, *, window: Window | None = None, **duplex: Any
-    ) -> None:
-        settings = replace(where.info.duplex_defaults, **{"force_listen_count": 1, **duplex})
-        window = window or Window()
-        setup = DuplexSetup("Be brief.", settings, window, 7, sees=where.info.sees, records=True)
-        session = where.open("talk", slot, setup, lambda event: None)
-        assert isinstance(session, DuplexSession)
-        self.where, self.session, self.told, self.sent = where, session, list[Any](), 0
-        assert where.start(session) is None
-        self.tick = Tick(where)
-        self.work()
+    def __init__(self, slot: int, where: DuplexRuntime, **how: Any) -> None:
+        super().__init__(slot, where=where, records=True, **{"force_listen_count": 1, **how})
 
-    def work(self, most: int = 100_000) -> int:
-        """Tick until there is nothing to do, or `most` times; return how often."""
-        for ticks in range(most):
-            if not self.tick.has_work([self.session]):
-                return ticks
+    def some(self, ticks: int) -> None:
+        """Tick so often, or until there is nothing to do."""
+        while ticks and self.tick.has_work([self.session]):
             self.tick.run([self.session])
-            self.told += self.session.events
-            self.session.events.clear()
-        return most
+            ticks -= 1
 
     def begin(self, content: UnitInput, *, force_listen: bool = False) -> None:
         self.sent += 1
         prepared = self.session.preprocessor.prepare(content)
         self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
-        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
-        self.session.queue.finalize(self.sent)
+        self.decide(force_listen=force_listen)
 
-    def unit(self, content: UnitInput, *, force_listen: bool = False) -> Done:
+    def say(self, content: UnitInput, *, force_listen: bool = False) -> Done:
+        """A whole unit."""
         self.begin(content, force_listen=force_listen)
         self.work()
         return self.done
@@ -79,43 +55,21 @@ class Talk:
     def done(self) -> Done:
         return [event for event in self.told if isinstance(event, Done)][-1]
 
-    def pieces(self, unit: int) -> tuple[str, Sound]:
+    def sounds(self, unit: int) -> Sound:
         said = [event for event in self.told if isinstance(event, Piece) and event.unit == unit]
         audio = [piece.audio for piece in said if piece.audio is not None]
-        return "".join(piece.text for piece in said), np.concatenate([np.zeros(0, np.float32), *audio])
-
-    def after(self) -> torch.Tensor:
-        """The hidden state [hidden] behind one more second."""
-        self.sent += 1
-        prepared = self.session.preprocessor.prepare(UnitInput(sound(77)))
-        self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
-        self.work()
-        assert self.session.stage is Stage.HEARD
-        assert self.session.last_hidden is not None
-        return self.session.last_hidden.clone()
-
-    def leave(self) -> None:
-        self.session.leave()
-        self.where.clear(self.session.slot)
+        return np.concatenate([np.zeros(0, np.float32), *audio])
 
 
 @pytest.fixture
-def talk() -> Any:
-    made: list[Talk] = []
-
-    def make(where: DuplexRuntime, **how: Any) -> Talk:
-        made.append(Talk(where, len(made), **how))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.leave()
+def talk(talker: Any) -> Any:
+    return lambda where, **how: talker(Talk, where=where, **how)
 
 
 def replayed(talk: Talk, contents: list[UnitInput], records: list[UnitRecord | None]) -> Talk:
     for content, record in zip(contents, records, strict=True):
         assert record is not None
-        done = talk.unit(replace(content, recorded=record))
+        done = talk.say(replace(content, recorded=record))
         assert (done.end, done.failure, done.replayed) == (record.end, None, True)
         assert done.usage.output_text_tokens == done.usage.output_audio_tokens == 0
         assert done.record == record
@@ -127,11 +81,10 @@ def agree(one: Talk, other: Talk, units: int = 4) -> None:
     """Check that both say the same from now on, and are in the same state behind it."""
     for seed in range(50, 50 + units):
         content = UnitInput(sound(seed))
-        done, also = one.unit(content), other.unit(content)
+        done, also = one.say(content), other.say(content)
         assert (done.end, done.record) == (also.end, also.record)
-        (text, audio), (again, heard) = one.pieces(one.sent), other.pieces(other.sent)
-        assert text == again
-        assert np.allclose(audio, heard, atol=TOLERANCE)
+        assert one.said(one.sent) == other.said(other.sent)
+        assert np.allclose(one.sounds(one.sent), other.sounds(other.sent), atol=TOLERANCE)
     assert one.session.context.tokens == other.session.context.tokens
     assert torch.allclose(one.after(), other.after(), atol=TOLERANCE)
 
@@ -158,7 +111,7 @@ def moved(
     for number, content in enumerate(contents):
         original.begin(content, force_listen=number == listens)
         if cancelled_after is not None and number == len(contents) - 1:
-            original.work(cancelled_after)
+            original.some(cancelled_after)
             original.session.queue.cancel(original.sent)
         original.work()
         records.append(original.done.record)
@@ -230,10 +183,10 @@ def test_replay_begins_after_a_turn_and_goes_on_with_later_random_numbers(talk: 
     where = runtime()
     original = talk(where, **SPEAKING)
     for content in seconds(3):
-        original.unit(content)
-    original.unit(UnitInput(sound(4)), force_listen=True)
+        original.say(content)
+    original.say(UnitInput(sound(4)), force_listen=True)
     contents = seconds(3)
-    records = [original.unit(content).record for content in contents]
+    records = [original.say(content).record for content in contents]
     one, other = (replayed(talk(where, **SPEAKING), contents, records) for _ in "ab")
     assert one.session.sampler.noise.drawn == original.session.sampler.noise.drawn
     assert one.session.speech.noise.drawn == original.session.speech.noise.drawn
@@ -254,8 +207,8 @@ BAD = [
 def test_contradictory_record_fails_its_unit_and_leaves_no_trace(talk: Any, record: UnitRecord) -> None:
     original, other = talk(runtime(), **SPEAKING), talk(runtime(), **SPEAKING)
     for content in seconds(3):
-        original.unit(content), other.unit(content)
-    done = other.unit(replace(UnitInput(sound(9)), recorded=record))
+        original.say(content), other.say(content)
+    done = other.say(replace(UnitInput(sound(9)), recorded=record))
     assert done.end is End.FAILED
     assert done.failure is not None
     assert (done.failure.reason, done.failure.field) == (Reason.PARAMS_INVALID, "recorded")

@@ -26,19 +26,6 @@ TOLERANCE = 1e-4
 SILENCE = np.zeros(16_000, np.float32)
 
 
-@pytest.fixture
-def talker() -> Any:
-    made: list[Talker] = []
-
-    def make(*args: Any, **how: Any) -> Talker:
-        made.append(Talker(len(made), *args, **how))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.leave()
-
-
 def spoken(talker: Talker, units: int, *, listens: int = 1) -> Talker:
     """Let the talker listen first, then speak in each of `units`."""
     for _ in range(listens):

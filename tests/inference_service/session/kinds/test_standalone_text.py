@@ -1,6 +1,5 @@
 """Texts for a model that is listening: a model like MiniCPM-o reads them before it hears the next second."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> DuplexRuntime:
 
 
 @pytest.fixture
-def talker(model: DuplexRuntime) -> Iterator[Any]:
-    made: list[Talker] = []
+def talker(model: DuplexRuntime, talker: Any) -> Any:
+    """Open conversations that have listened to a second."""
 
     def make(**how: Any) -> Talker:
-        made.append(Talker(len(made), where=model, prompt="", **how))
-        made[-1].unit(force_listen=True)
-        return made[-1]
+        opened: Talker = talker(where=model, prompt="", **how)
+        opened.unit(force_listen=True)
+        return opened
 
-    yield make
-    for one in made:
-        one.leave()
+    return make
 
 
 def told(talker: Talker, unit: int) -> Prefilled:

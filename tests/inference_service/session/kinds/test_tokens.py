@@ -1,5 +1,6 @@
 """Streaming input: a sticky context that grows by chunks, at the level of tokens and of rows fed."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,11 @@ import pytest
 import torch
 
 from inference_service.checkpoints.causal import CausalCheckpoint
-from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import End, Failure, Finish, Piece
 from inference_service.interface.setups import Mode, StreamInput, TokensSetup, UnitOverrides
-from inference_service.session.base.session import QueuedUnit
-from tests.inference_service.engine.support import streaming, tiny, tiny_causal
+from tests.inference_service.engine.support import guests, streaming, tiny, tiny_causal
 from tests.inference_service.engine.support.streaming import GREEDY, Chunked, Player, Stage, most
 
 A, B, C, D, E, F, G = 5, 17, 42, 71, 99, 123, 200
@@ -243,34 +242,12 @@ def test_an_idle_stream_costs_no_tick_and_goes_on(checkpoint: CausalCheckpoint, 
     assert idle.unit([F]).ids == greedy([A, B, C, F], 4)
 
 
-def test_a_long_chunk_is_fed_in_slices_while_others_decode(checkpoint: CausalCheckpoint, greedy: Any) -> None:
-    stage = Stage(checkpoint, slots=2, budget=8)
-    talker, reader = stage.open(replace(GREEDY, max_new_tokens=12)), stage.open()
-    talk = talker.send([A, B])
-    stage.run(until=lambda: bool(talker.said(talk).ids))
-    before = len(stage.runtime.forwards)
-    long = [C, D] * 20
-    number = reader.send(long)
-    stage.run()
-    slices = [forward for forward in stage.runtime.forwards[before:] if forward.get(1, 0) > 1]
-    assert len(slices) > 5
-    assert all(forward[0] == 1 for forward in slices[:5]), "every slice leaves a row to the one who decodes"
-    assert talker.said(talk).ids == greedy([A, B], 12)
-    assert reader.said(number).ids == greedy(long, 4)
-
-
 def test_the_duplex_model_continues_tokens_too() -> None:
     runtime = DuplexRuntime(antiphon_mini.components(*tiny.model()), 1)
     assert Mode.TOKENS in runtime.info.modes
-    stream = runtime.open("s", 0, TokensSetup(GREEDY, 0), lambda event: None)
-    runtime.start(stream)
-    chunk = stream.preprocessor.prepare(StreamInput((A, B, C)))
-    unit = QueuedUnit(1, chunk, 0.0, overrides=UnitOverrides(), finalize=True)
-    stream.queue.prefill(unit)
-    tick = Tick(runtime)
-    while tick.has_work([stream]):
-        tick.run([stream])
+    guest = guests.Guest(TokensSetup(GREEDY, 0), [(StreamInput((A, B, C)), UnitOverrides())])
+    guests.play(runtime, [guest], random.Random(0), [0])
     expected, plain = [A, B, C], tiny.model()[0].llm
     for _ in range(GREEDY.max_new_tokens):
         expected.append(int(plain(input_ids=torch.tensor([expected])).logits[0, -1].argmax()))
-    assert Chunked(stream.events).ids == expected[3:]
+    assert Chunked(guest.told).ids == expected[3:]

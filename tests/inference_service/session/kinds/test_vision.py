@@ -1,31 +1,19 @@
 """Pictures in units: what of them is in the context, what they change, and what a bad one costs."""
 
-from collections.abc import Iterator
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 
-from inference_service.engine.engine import LiveEngine
-from inference_service.families import antiphon_mini
-from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.interface.engine import (
-    Done,
-    End,
-    Failure,
-    Finalized,
-    Piece,
-    Prefilled,
-    UnitUsage,
-)
-from inference_service.interface.setups import DuplexSetup, UnitInput, Window, WindowMode
+from inference_service.interface.engine import Done, End, Failure, Piece, Prefilled, UnitUsage
+from inference_service.interface.setups import DuplexSetup, UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.media.image import MAX_FRAMES
-from inference_service.models.config import parse_config
-from inference_service.models.vision_encoder import Resampler, VisionEncoder
 from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.support.guests import Guest, play
 from tests.inference_service.engine.support.talk import PICTURE_TOKENS, PROMPT, UNIT_TOKENS, Talk
-from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
-from tests.inference_service.engine.test_engine import Rig as EngineRig
+from tests.inference_service.engine.test_crowd import runtime
+from tests.inference_service.engine.test_shares import sound
 from tests.support.drawing import jpeg
 
 MARKS = 2
@@ -117,70 +105,26 @@ def test_encoder_has_the_published_prefixes() -> None:
     assert {name.split(".")[0] for name in seeing.keys() - deaf.keys()} == {"vpm", "resampler"}
 
 
-def test_grid_and_embeddings_have_the_configured_sizes() -> None:
-    config = parse_config(tiny.raw_config(sees=True)).vision
-    assert config is not None
-    grid = VisionEncoder(config)(torch.zeros(2, tiny.SIDE, tiny.SIDE, 3, dtype=torch.uint8))
-    assert grid.shape == (2, (tiny.SIDE // 8) ** 2, config.hidden)
-    assert Resampler(config, 32)(grid).shape == (2, tiny.PICTURE_TOKENS, 32)
-
-
-class Rig(EngineRig):
-    """A running engine that sees, and sessions in it."""
-
-    def __init__(self) -> None:
-        runtime = DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), 2)
-        self.engine = LiveEngine(runtime, 2, self._deliver, print)
-        self.slots = Slots(self.engine)
-
-    def see(self, seed: int) -> Client:
-        info = self.engine.info
-        settings = replace(info.duplex_defaults, force_listen_count=0)
-        return self.slots.open(DuplexSetup("Be brief.", settings, info.window, seed, sees=True))
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    made = Rig()
-    yield made
-    made.engine.stop()
-
-
-def send(client: Client, number: int, *frames: bytes, seed: int | None = None) -> None:
-    client.send(number, UnitInput(sound(number if seed is None else seed), frames))
-
-
-def test_different_pictures_change_answer(rig: Rig) -> None:
-    said = []
-    for frames in ((), (jpeg("red", "circle"),), (jpeg("blue", "square"),)):
-        client = rig.see(seed=5)
-        for number in (1, 2, 3):
-            send(client, number, *frames)
-        said.append(speech_of(client.until(Finalized, 3)))
-        client.session.close()
-    assert said[0] != said[1] != said[2] != said[0]
-
-
 @pytest.mark.parametrize("bad", [b"", b"no picture", jpeg()[:400]])
-def test_bad_picture_fails_its_unit_only(rig: Rig, bad: bytes) -> None:
-    troubled, own = rig.see(seed=7), rig.see(seed=7)
-    send(troubled, 1, jpeg("red"))
-    send(troubled, 2, jpeg("red"), bad)
-    failed = troubled.until(Finalized, 2)
-    send(troubled, 3, jpeg("blue"), seed=3)
-    send(own, 1, jpeg("red"))
-    send(own, 3, jpeg("blue"), seed=3)
+def test_bad_picture_fails_its_unit_only(bad: bytes) -> None:
+    def held(*units: UnitInput) -> Guest:
+        info = runtime().info
+        settings = replace(info.duplex_defaults, force_listen_count=0, listen_prob_scale=0.0)
+        setup = DuplexSetup("Be brief.", settings, info.window, seed=7, sees=True)
+        guest = Guest(setup, [(unit, UnitOverrides()) for unit in units])
+        play(runtime(), [guest], random.Random(0), [0])
+        return guest
 
-    (prefilled,) = [e for e in failed if isinstance(e, Prefilled) and e.unit == 2]
-    (done,) = [e for e in failed if isinstance(e, Done) and e.unit == 2]
+    def spoken(guest: Guest, unit: int) -> list[tuple[str, tuple[int, ...]]]:
+        return [(e.text, e.token_ids) for e in guest.told if isinstance(e, Piece) and e.unit == unit]
+
+    first, last = UnitInput(sound(1), (jpeg("red"),)), UnitInput(sound(3), (jpeg("blue"),))
+    troubled = held(first, UnitInput(sound(2), (jpeg("red"), bad)), last)
+
+    (prefilled,) = [e for e in troubled.told if isinstance(e, Prefilled) and e.unit == 2]
+    (done,) = [e for e in troubled.told if isinstance(e, Done) and e.unit == 2]
     assert prefilled.failure is not None
     assert (prefilled.failure.reason, prefilled.failure.field) == ("IMAGE_INVALID", "duplex.frames[1]")
     assert done.end is End.FAILED
     # It left no trace: what follows is as in a session that never had it.
-    troubled.until(Finalized, 3)
-    own.until(Finalized, 3)
-    assert _spoken(troubled, 3) == _spoken(own, 3)
-
-
-def _spoken(client: Client, unit: int) -> list[tuple[str, tuple[int, ...]]]:
-    return [(e.text, e.token_ids) for e in client.events if isinstance(e, Piece) and e.unit == unit]
+    assert spoken(troubled, 3) == spoken(held(first, last), 2) != []

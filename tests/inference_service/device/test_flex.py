@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from inference_service.device import compiling, flex
 from inference_service.device.flex import OPTIONS, TILE, Part, Tiles, tiled
+from inference_service.device.paged import Contexts
 from inference_service.engine.batch.pages import PAGE
 from tests.support.long import long, seeds
 
@@ -144,6 +145,18 @@ def test_blocks_of_the_kernel_fit_pages_of_16_rows() -> None:
     assert PAGE % OPTIONS["BLOCK_N"] == 0
     assert TILE % OPTIONS["BLOCK_M"] == 0
     assert OPTIONS["FORCE_USE_FLEX_ATTENTION"], "the kernel for few queries knows one tile"
+
+
+def test_contexts_of_single_rows_may_begin_within_a_page() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(2, 4, 16, generator=generator)
+    keys, values = torch.randn(2, 2, 4 * PAGE, 16, generator=generator)
+    table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32)
+    ends, begins = torch.tensor([[PAGE + 3, 5], [7, 2]], dtype=torch.int32)
+    seen = flex.over_contexts(queries, keys, values, Contexts(table, ends, begins), None, None)
+    for row, part in enumerate([Part([2, 0], 7, PAGE - 5, 1), Part([1], 2, 2, 1)]):
+        wanted = attended(part, queries[row : row + 1], keys, values, None, None)
+        torch.testing.assert_close(seen[row : row + 1], wanted, atol=2e-5, rtol=2e-5)
 
 
 @long

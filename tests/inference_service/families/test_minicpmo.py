@@ -355,7 +355,7 @@ def test_without_onnxruntime_registered_voices_remain(
 
 def test_silent_recording_fails_its_session_alone(rig: Rig) -> None:
     well, ill = rig.open(), rig.open(VoiceReference(spoken=np.zeros(32_000, np.float32)))
-    (failed,) = ill.until(SessionFailed)
+    *_, failed = ill.until(SessionFailed)
     assert isinstance(failed, SessionFailed)
     assert (failed.reason, failed.field) == ("CONFIG_INVALID", "voice")
     assert "silent" in failed.message
@@ -401,6 +401,21 @@ def test_pictures_with_too_many_slices_fail_their_unit_and_no_other(folder: Path
     assert "max_slice_nums" in heard[0].failure.message
     assert heard[1].vision_slices == 4
     assert next(event.end for event in events if isinstance(event, Done)) is End.FAILED
+
+
+def test_conversation_with_a_window_that_remembers_goes_on_for_ever(folder: Path) -> None:
+    build = table.load(folder, CPU, 1024, speech=SpeechOptions(no_speech=True))
+    rig = Rig(build(SLOTS))
+    window = Window(WindowMode.CONTEXT, 600, 560, max_units=5, remembered_tokens=20)
+    client = rig.open(window=window)
+    closed = [event for event in talk(client, 30) if isinstance(event, Finalized)]
+    (session,) = rig.engine._sessions.values()
+    memory = session.context.memory
+    rig.engine.stop()
+    assert max(event.context_tokens for event in closed) <= 600
+    assert sum(event.dropped_units for event in closed) == 25
+    assert memory is not None
+    assert len(memory.ids) == 20
 
 
 def test_spoken_sound_is_what_the_vocoder_owes(rig: Rig) -> None:

@@ -36,6 +36,18 @@ def test_a_stream_that_exists_is_refused_and_the_session_goes_on() -> None:
     assert stage.session.phase is Phase.ATTACHING
 
 
+def test_engine_receives_steps_in_order_for_any_stream_order() -> None:
+    stage = Stage().active()
+    stage.call("finalize", 1, stage.now)
+    for unit in (1, 2):
+        stage.call("generate", unit, Generate(), stage.now)
+    for unit in (1, 2):
+        stage.call("prefill", unit, INPUT, stage.now)
+    stage.call("finalize", 2, stage.now)
+    steps = [(step, unit) for unit in (1, 2) for step in ("prefill", "generate", "finalize")]
+    assert stage.engine.history == steps
+
+
 def test_units_sent_before_the_model_is_ready_wait_for_it() -> None:
     stage = Stage().attach_all()
     stage.configure()
@@ -93,6 +105,14 @@ def test_nothing_but_a_config_as_unit_0_comes_first(call: tuple[Any, ...], reaso
     assert stage.reason == reason
 
 
+def test_the_window_moves_when_a_unit_is_finalised() -> None:
+    stage = Stage(Limits(window=2)).active()
+    for unit in range(1, 20):
+        stage.ask(unit)
+        stage.work()
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == list(range(1, 20))
+
+
 def test_a_cancel_reaches_the_engine_at_once() -> None:
     stage = Stage().active()
     stage.call("prefill", 1, INPUT, stage.now)
@@ -126,6 +146,15 @@ def test_a_refused_unit_gets_its_three_answers_in_their_turn_and_leaves_the_cont
     assert (done.unit, done.end, done.failure) == (2, End.FAILED, BAD_AUDIO)
     assert (first.unit, second.unit) == (1, 2)
     assert (second.context_tokens, second.session_usage) == (first.context_tokens, first.session_usage)
+
+
+def test_a_refused_unit_never_reaches_the_engine_and_the_next_one_does() -> None:
+    stage = Stage().active()
+    stage.ask(1, content=BAD_AUDIO)
+    stage.ask(2)
+    stage.work()
+    assert {unit for _, unit in stage.engine.history} == {2}
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1, 2]
 
 
 def test_refused_parameters_fail_a_unit_that_is_heard_but_not_run_and_not_the_one_before() -> None:

@@ -76,12 +76,6 @@ def test_every_intermediate_from_recorded_source() -> None:
     assert seen.keys() | elsewhere == {name for name in taps if name.startswith("hift.")}
 
 
-def test_whole_utterance_as_recorded() -> None:
-    stored, vocoder = recorded.tensors("nonstream"), recorded.model().vocoder
-    wave, _ = vocoder.advance(stored["n5.mel"], [vocoder.initial_state()], is_last=True)
-    assert far(wave, stored["n5.wav"]) < FROM_MEL_LIMIT
-
-
 def test_causal_stream_from_recorded_mel() -> None:
     stored, vocoder = recorded.tensors("causal_stream_b"), recorded.model(is_causal=True).vocoder
     state = vocoder.initial_state()

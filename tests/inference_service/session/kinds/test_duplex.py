@@ -283,13 +283,10 @@ def test_cancel_ends_earlier_and_spares_later_units(talk: Talk) -> None:
     assert ends == [End.CANCELLED, End.CANCELLED, End.LISTEN]
 
 
-@pytest.mark.parametrize("stage", ["deciding", "speaking"])
-def test_cancelled_turn_stays_open_until_a_forced_listen(talk: Talk, stage: str) -> None:
+def test_cancelled_turn_stays_open_until_a_forced_listen(talk: Talk) -> None:
     begin(talk, talk.special.speak, *talk.encode(" I"))
-    if stage == "speaking":
-        talk.decide(talk.special.chunk_eos)
     talk.conversation.queue.cancel(1)
-    talk.decide(talk.special.listen) if stage == "deciding" else talk.speak()
+    talk.decide(talk.special.listen)
     talk.finalize()
     assert talk.conversation.turn_open
     talk.unit(force_listen=True)

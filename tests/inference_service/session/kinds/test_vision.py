@@ -89,15 +89,11 @@ def test_unit_with_a_bad_picture_fails_and_leaves_no_trace(talk: Talk) -> None:
 def test_a_picture_is_encoded_alone_as_in_a_batch() -> None:
     model, _, _ = tiny.model(sees=True)
     pictures = list(torch.randint(256, (5, tiny.SIDE, tiny.SIDE, 3), dtype=torch.uint8))
+    assert model.see([]) == []
     together = model.see(pictures)
     assert [tuple(embeds.shape) for embeds in together] == [(tiny.PICTURE_TOKENS, 32)] * 5
     for picture, embeds in zip(pictures, together, strict=True):
         assert torch.allclose(model.see([picture])[0], embeds, atol=1e-5)
-
-
-def test_no_picture_is_no_work() -> None:
-    model, _, _ = tiny.model()
-    assert model.see([]) == []
 
 
 def test_encoder_has_the_published_prefixes() -> None:

@@ -268,7 +268,7 @@ def test_voice_and_prompt_are_computed_once_but_again_for_one_sample_or_another_
         client.close()
     rig.engine.stop()
     assert work == dict.fromkeys(("sounds", "listen", "_prompt", "hearing"), 2) | {
-        "opening": 1 if differs == "sample" else 2
+        "prompt": 1 if differs == "sample" else 2
     }
 
 

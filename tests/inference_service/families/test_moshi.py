@@ -168,7 +168,7 @@ def test_personaplex_reads_voice_and_role_as_the_reference_does(personaplex: Mos
     ready = next(event for event in caller.told if isinstance(event, Ready))
     assert ready.prompt_tokens == at
     assert caller.text == said_text(personaplex, reference, at)
-    assert Openings(personaplex, 0.08).voice("") == "natf0"
+    assert PromptBuilder(personaplex, 0.08).voice("") == "natf0"
     assert torch.allclose(caller.audio, answer[silent:], atol=1e-3)
 
 

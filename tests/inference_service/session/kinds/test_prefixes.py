@@ -182,8 +182,8 @@ def test_canary_of_a_prompt_never_shows_elsewhere(stage: Stage, crashes: bool) -
 
 def _common(stage: Stage, one: str, other: str) -> int:
     """Rows at the beginning of two prompts that are equal."""
-    openings = stage.runtime.components.openings
-    both = [openings.opening(prompt, hears_voice=False).before for prompt in (one, other)]
+    prompts = stage.runtime.components.duplex_prompts
+    both = [prompts.prompt(text, hears_voice=False).before for text in (one, other)]
     return next((i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b), min(map(len, both)))
 
 

@@ -22,7 +22,7 @@ from tests.support.schemas import (
     check_server,
     is_client_event,
 )
-from tests.ws_adapter.support import conversation
+from tests.ws_adapter.support import conversation, driven
 from tests.ws_adapter.support.judgement import refusal
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.live.events import Code as LiveCode
@@ -279,7 +279,7 @@ def test_conversation_in_a_jar_finds_what_neither_may_send(monkeypatch: pytest.M
     talk.activate()
     with pytest.raises(AssertionError, match="too long"):
         talk.client(conversation.append(video_frames=["unseen"] * 5))
-    monkeypatch.setattr(conversation, "encode", encode)
+    monkeypatch.setattr(driven, "encode", encode)
     with pytest.raises(AssertionError, match="undeclared"):
         conversation.Conversation().activate()
 

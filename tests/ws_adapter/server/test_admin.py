@@ -1,9 +1,8 @@
 """The administration port answers whatever is asked of it, in JSON if it is no page."""
 
-import asyncio
 import json
 
-from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from tests.ws_adapter.support.stage import Stage, running_adapter
 
 HOST = b"Host: localhost\r\n"
 SIZED = b"Content-Length: 3\r\n\r\nabc"
@@ -24,13 +23,7 @@ REQUESTS = {
 
 async def ask(stage: Stage, request: bytes) -> tuple[int, bytes]:
     """Status and body of the answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.adapter.admin_port)
-    try:
-        writer.write(request)
-        async with asyncio.timeout(PATIENCE_S):
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
+    head, _, body = (await stage.exchange(request, stage.adapter.admin_port)).partition(b"\r\n\r\n")
     assert head, "the socket was closed without an answer"
     return int(head.split()[1]), body
 

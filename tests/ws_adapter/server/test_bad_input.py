@@ -1,13 +1,12 @@
 """Bytes that no client sends break nothing; tests/conformance/realtime/test_malformed.py has the rules."""
 
-import asyncio
 import os
 import struct
 
 import pytest
 
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
-from tests.ws_adapter.support.stage import client_of, running_adapter
+from tests.support.scripted_engine import ScriptedEngine, listen
+from tests.ws_adapter.support.stage import client_of, serving
 
 UPGRADE = (
     b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -16,11 +15,9 @@ UPGRADE = (
 
 
 async def test_random_bytes_behind_an_upgrade_never_break_the_server() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
-        host, port = stage.address.removeprefix("http://").split(":")
+    async with serving(ScriptedEngine(listen())) as stage:
         for _ in range(20):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(UPGRADE)
+            reader, writer = await stage.opened(UPGRADE)
             await reader.readuntil(b"\r\n\r\n")
             writer.write(os.urandom(200) + struct.pack("!BBQ", 0x81, 0xFF, 2**40))
             writer.close()

@@ -20,14 +20,13 @@ from tests.support.scripted_engine import (
     ScriptedEngine,
     fails,
     hang,
-    running_worker,
     speak,
     turn_end,
     write,
 )
 from tests.ws_adapter.support.conversation import CLOSE, append
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import Stage, running_adapter, until
+from tests.ws_adapter.support.stage import Stage, serving, until
 from tests.ws_adapter.web.test_tls import Authority
 from ws_adapter.server import listener
 
@@ -40,10 +39,9 @@ async def served(
     engine: ScriptedEngine | None = None, slots: int = 1, **options: Any
 ) -> AsyncIterator[Stage]:
     engine = engine or ScriptedEngine(write("Sev", "en."), slots=slots, info=EVERYTHING, repeat=True)
-    async with running_worker(engine, slots=slots) as worker:
-        async with running_adapter(worker.address, **options) as stage:
-            yield stage
-            await stage.until(free_slots=slots)
+    async with serving(engine, **options) as stage:
+        yield stage
+        await stage.until(free_slots=slots)
 
 
 def client_of(stage: Stage, key: str = "none") -> AsyncOpenAI:
@@ -62,19 +60,6 @@ async def test_whole_answer_is_a_chat_completion_and_can_be_sent_back() -> None:
         assert answer.usage is not None
         assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
         assert answer._request_id
-
-
-async def test_stream_has_the_answer_in_pieces_and_the_usage() -> None:
-    async with served() as stage, client_of(stage) as client:
-        stream = await client.chat.completions.create(
-            model="scripted", messages=ASK, stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [chunk async for chunk in stream]
-
-        said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-        assert "".join(said) == "Seven."
-        assert chunks[-2].choices[0].finish_reason == "stop"
-        assert chunks[-1].usage is not None
 
 
 async def test_spoken_answer_is_a_wav_file_or_pieces_of_pcm16() -> None:
@@ -236,14 +221,6 @@ async def test_client_that_leaves_frees_its_slot(streams: bool) -> None:
         assert engine.session.is_closed
 
 
-async def sent(stage: Stage, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection on which so much was sent."""
-    host, port = stage.address.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(data)
-    return reader, writer
-
-
 def head(size: int, *fields: str) -> bytes:
     return "\r\n".join(
         [f"POST {PATH} HTTP/1.1", "Host: localhost", f"Content-Length: {size}", *fields, "", ""]
@@ -266,14 +243,14 @@ async def test_body_is_refused_by_its_head_and_what_follows_it_is_ignored() -> N
             (chunked + b"5\r\nabcde\r\n0\r\n\r\n", 411),
             (head(len(BODY)) + BODY + b"GET / HTTP/1.1\r\n\r\n", 200),
         ):
-            reader, writer = await sent(stage, data)
+            reader, writer = await stage.opened(data)
             assert await status_of(reader) == status
             writer.transport.abort()
 
 
 async def test_body_byte_by_byte_is_read() -> None:
     async with served() as stage:
-        reader, writer = await sent(stage, head(len(BODY)))
+        reader, writer = await stage.opened(head(len(BODY)))
         for at in range(len(BODY)):
             writer.write(BODY[at : at + 1])
             await writer.drain()
@@ -285,14 +262,14 @@ async def test_body_byte_by_byte_is_read() -> None:
 async def test_incomplete_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "BODY_TIMEOUT_S", 0.2)
     async with served() as stage:
-        reader, writer = await sent(stage, head(len(BODY)) + BODY[:10])
+        reader, writer = await stage.opened(head(len(BODY)) + BODY[:10])
         assert await status_of(reader) == 408
         writer.transport.abort()
 
 
 async def test_client_with_expect_header_gets_100_continue() -> None:
     async with served() as stage:
-        reader, writer = await sent(stage, head(len(BODY), "Expect: 100-continue"))
+        reader, writer = await stage.opened(head(len(BODY), "Expect: 100-continue"))
         assert await status_of(reader) == 100
         writer.write(BODY)
         async with asyncio.timeout(PATIENCE_S):
@@ -304,14 +281,14 @@ async def test_body_that_is_no_request_is_one_error_and_one_that_is_cut_off_cost
     deep = (b"[" * 100_000, b'{"messages":' * 50_000)
     async with served() as stage:
         for body in (b"", b"[]", b"\xff\xfe", *deep, b'{"model": 5}', b"{}"):
-            reader, writer = await sent(stage, head(len(body)) + body)
+            reader, writer = await stage.opened(head(len(body)) + body)
             async with asyncio.timeout(PATIENCE_S):
                 told = await reader.read()
             assert told.startswith(b"HTTP/1.1 400 "), body[:20]
             assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["message"]
             writer.transport.abort()
         for size in (0, 1, len(BODY) - 1):
-            _, writer = await sent(stage, head(len(BODY)) + BODY[:size])
+            _, writer = await stage.opened(head(len(BODY)) + BODY[:size])
             await writer.drain()
             writer.transport.abort()
             assert (await stage.request(PATH, "POST", None, BODY))[0] == 200
@@ -341,7 +318,7 @@ async def test_client_that_does_not_read_its_stream_frees_its_slot() -> None:
     async with served(engine, slow_consumer_s=0.2) as stage:
         spoken = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm16"}}
         body = json.dumps({"model": "scripted", "messages": ASK, "stream": True, **spoken}).encode()
-        reader, writer = await sent(stage, head(len(body)) + body)
+        reader, writer = await stage.opened(head(len(body)) + body)
         assert await status_of(reader) == 200
         writer.transport.pause_reading()
         await stage.until(free_slots=1)
@@ -357,24 +334,26 @@ async def test_answer_over_tls_is_the_same(tmp_path: Any) -> None:
         )
         asked: Any = {"model": "scripted", "messages": ASK}
         whole = await client.chat.completions.create(**asked)
-        pieces = [
-            chunk.choices[0].delta.content or ""
-            async for chunk in await client.chat.completions.create(**asked, stream=True)
-        ]
+        stream = await client.chat.completions.create(
+            **asked, stream=True, stream_options={"include_usage": True}
+        )
+        *chunks, last = [chunk async for chunk in stream]
+        pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
 
         assert whole.choices[0].message.content == "".join(pieces) == "Seven."
+        assert chunks[-1].choices[0].finish_reason == "stop"
+        assert last.usage is not None
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(model="gpt-9", messages=ASK)
 
 
 async def test_server_that_ends_ends_its_requests() -> None:
     engine = ScriptedEngine(hang("generate"), info=EVERYTHING, repeat=True, slots=1)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address) as stage:
-            reader, writer = await sent(stage, head(len(BODY)) + BODY)
-            _, other = await sent(stage, head(len(BODY)) + BODY[:5])
-            await other.drain()
-            await until(lambda: engine.sessions and engine.session.given)
+    async with serving(engine) as stage:
+        reader, writer = await stage.opened(head(len(BODY)) + BODY)
+        _, other = await stage.opened(head(len(BODY)) + BODY[:5])
+        await other.drain()
+        await until(lambda: engine.sessions and engine.session.given)
         async with asyncio.timeout(PATIENCE_S):
             told = await reader.read()
         writer.transport.abort()

@@ -1,50 +1,44 @@
 """The drain button of the status page, and the lines of the last minutes."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import ScriptedEngine, listen
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from tests.ws_adapter.support.stage import Stage, running_adapter, serving
 from ws_adapter.observability.chart import ChartPoint, lines
 
 
 async def ask(stage: Stage, method: str, *headers: str, path: str = "/drain") -> tuple[int, str]:
     """Status and everything that was answered."""
     port = stage.adapter.admin_port
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = [f"{method} {path} HTTP/1.1", f"Host: localhost:{port}", *headers, "", ""]
-    writer.write("\r\n".join(lines).encode())
-    async with asyncio.timeout(PATIENCE_S):
-        answer = (await reader.read()).decode()
-    writer.close()
+    answer = (await stage.exchange("\r\n".join(lines).encode(), port)).decode()
     return int(answer.split()[1]), answer
 
 
 async def test_button_asks_first_then_drains_and_lets_sessions_finish() -> None:
-    async with running_worker(ScriptedEngine(listen(), slots=2), slots=2) as worker:
-        async with running_adapter(worker.address, admin_port=0) as stage, stage.client() as client:
-            await client.begin()
-            assert 'href="/drain"' in (await ask(stage, "GET", path="/"))[1]
-            status, page = await ask(stage, "GET")
-            assert status == 200
-            assert '<form method="post" action="/drain">' in page
-            assert "http-equiv" not in page
-            await stage.until(draining=False)
+    async with serving(ScriptedEngine(listen(), slots=2), admin_port=0) as stage, stage.client() as client:
+        await client.begin()
+        assert 'href="/drain"' in (await ask(stage, "GET", path="/"))[1]
+        status, page = await ask(stage, "GET")
+        assert status == 200
+        assert '<form method="post" action="/drain">' in page
+        assert "http-equiv" not in page
+        await stage.until(draining=False)
 
-            port = stage.adapter.admin_port
-            status, answer = await ask(stage, "POST", f"Origin: http://localhost:{port}", "Content-Length: 0")
+        port = stage.adapter.admin_port
+        status, answer = await ask(stage, "POST", f"Origin: http://localhost:{port}", "Content-Length: 0")
 
-            assert (status, "Location: /" in answer) == (303, True)
-            await stage.until(draining=True)
-            assert (await ask(stage, "POST"))[0] == 303
-            assert not stage.task.done(), "asked twice it still lets the session finish"
-            page = (await ask(stage, "GET", path="/"))[1]
-            assert "draining" in page
-            assert 'href="/drain"' not in page
+        assert (status, "Location: /" in answer) == (303, True)
+        await stage.until(draining=True)
+        assert (await ask(stage, "POST"))[0] == 303
+        assert not stage.task.done(), "asked twice it still lets the session finish"
+        page = (await ask(stage, "GET", path="/"))[1]
+        assert "draining" in page
+        assert 'href="/drain"' not in page
 
 
 async def test_with_keys_only_an_admin_drains(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from websockets.asyncio.client import connect
 from tests.conformance.support.client import BINARY, PING, PONG, TEXT, RawClient
 from tests.conformance.support.stack import Stack, running_stack, shipped_worker
 from tests.storm.floods import FLOODS, Cut, NotLetIn, flood, flood_pages
-from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen
 from tests.ws_adapter.support.conversation import append, codes
-from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
+from tests.ws_adapter.support.stage import Client, ManualClock, Stage, serving, until
 from ws_adapter.access.rate_limit import LINES
 from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S
 from ws_adapter.web.message import SMALL_BURST
@@ -29,9 +29,8 @@ BEHIND_PROXY: dict[str, Any] = {"trusted_proxies": ("127.0.0.0/8",)}
 @asynccontextmanager
 async def stage_with_room(**options: Any) -> AsyncIterator[Stage]:
     engine = ScriptedEngine(listen(), repeat=True, slots=SLOTS, info=EVERYTHING)
-    async with running_worker(engine, slots=SLOTS) as worker:
-        async with running_adapter(worker.address, **options) as stage:
-            yield stage
+    async with serving(engine, **options) as stage:
+        yield stage
 
 
 async def talk(client: Client) -> list[tuple[str, bool]]:
@@ -115,9 +114,8 @@ async def test_client_that_uploads_and_never_reads_is_bounded_and_leaves_its_slo
 
 async def test_upload_to_live_is_held_back_without_losing_a_second() -> None:
     engine = ScriptedEngine(listen(), repeat=True, slots=SLOTS, info=EVERYTHING)
-    async with running_worker(engine, slots=SLOTS) as worker, running_adapter(worker.address) as stage:
-        url = stage.address.replace("http://", "ws://") + "/v1/live/sessions"
-        async with stage.client(url) as client:
+    async with serving(engine) as stage:
+        async with stage.client("/v1/live/sessions") as client:
             format = {"type": "audio/pcm", "rate": 16_000}
             session = {"model": "scripted", "audio": {"format": format}}
             await client.send({"type": "session.start", "session": session})
@@ -245,8 +243,7 @@ async def test_the_log_has_nothing_that_a_client_wrote(caplog: pytest.LogCapture
     with caplog.at_level(logging.DEBUG, "ws_adapter"):
         async with stage_with_room() as stage:
             for target, event in wrong:
-                url = stage.address.replace("http://", "ws://") + target
-                async with stage.client(url, user_agent_header=CANARY) as client:
+                async with stage.client(target, user_agent_header=CANARY) as client:
                     if event is not None:
                         await client.socket.send(json.dumps(event))
                         if event["type" if "type" in event else "messages"] == "client_diagnostic":
@@ -269,9 +266,8 @@ async def test_lines_of_the_log_are_counted_by_address(caplog: pytest.LogCapture
     each = 19
     with caplog.at_level(logging.INFO, "ws_adapter.observability.session_telemetry"):
         async with stage_with_room(clock=clock) as stage:
-            url = stage.url.replace("audio", "transcription")
             for _ in range(LINES // each + 3):
-                async with stage.client(url) as client:
+                async with stage.client("/v1/realtime?mode=transcription") as client:
                     await client.expect("session.created")
                     for _ in range(each):
                         await client.socket.send("0")

@@ -18,11 +18,11 @@ from websockets.http11 import Request
 
 from antiphon_service.semconv import Rejection
 from antiphon_service.telemetry.providers import Telemetry
-from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, write
 from tests.support.scripted_engine import telemetry as worker_telemetry
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.spans import Traced, everything
-from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, serving
 from ws_adapter.access.http.access import Access, Denied
 from ws_adapter.access.rate_limit import Caller
 from ws_adapter.options import AdapterOptions
@@ -43,16 +43,9 @@ async def served(
 ) -> AsyncIterator[Stage]:
     given = {"auth": "keys", "keys": keys.path} if keys is not None else {}
     engine = ScriptedEngine(write("Seven."), slots=slots, info=EVERYTHING, repeat=True)
-    async with running_worker(engine, slots=slots, observed=observed) as worker:
-        async with running_adapter(worker.address, **given, **options) as stage:
-            yield stage
-            await stage.until(free_slots=slots)
-
-
-@asynccontextmanager
-async def coming(stage: Stage, path: str = PATH, **options: Any) -> AsyncIterator[Client]:
-    async with stage.client(stage.address.replace("http", "ws") + path, **options) as client:
-        yield client
+    async with serving(engine, {"observed": observed}, **given, **options) as stage:
+        yield stage
+        await stage.until(free_slots=slots)
 
 
 async def told(client: Client) -> tuple[str, int | None, str]:
@@ -70,7 +63,7 @@ async def test_trap_1_the_subprotocol_answered_is_realtime_and_never_the_key(
     named: Any = ["openai-agents-sdk.0.20.0", "openai-organization.org_1", "openai-project.proj_1"]
     key: Any = f"openai-insecure-api-key.{keys.secrets['alice']}"
     offered: Any = [key, *named, "realtime"] if key_first else ["realtime", key, *named]
-    async with served(keys) as stage, coming(stage, subprotocols=offered) as client:
+    async with served(keys) as stage, stage.client(PATH, subprotocols=offered) as client:
         assert client.socket.subprotocol == "realtime"
         assert client.socket.response is not None
         assert keys.secrets["alice"] not in str(client.socket.response.headers)
@@ -85,7 +78,7 @@ async def test_trap_2_the_session_is_the_first_event_and_unknown_headers_mean_no
         "OpenAI-Safety-Identifier": "somebody",
         "OpenAI-Beta": "assistants=v2",
     }
-    async with served(keys) as stage, coming(stage, additional_headers=headers) as client:
+    async with served(keys) as stage, stage.client(PATH, additional_headers=headers) as client:
         assert (await client.next())["type"] == "session.created"
 
 
@@ -97,13 +90,13 @@ async def test_invalid_key_is_reported_by_close_3000_and_not_by_401(keys: KeyFil
     ]
     async with served(keys) as stage:
         for credentials in wrong:
-            async with coming(stage, **credentials) as client:
+            async with stage.client(PATH, **credentials) as client:
                 assert client.socket.subprotocol == ("realtime" if "subprotocols" in credentials else None)
                 reason = "invalid_request_error.invalid_api_key"
                 assert await told(client) == ("invalid_api_key", 3000, reason)
         for path in ("/v1/realtime?mode=audio", "/v1/realtime", "/ws/duplex/adx_1", "/v1/transcription"):
             with pytest.raises(InvalidStatus) as refusal:
-                await connect(stage.address.replace("http", "ws") + path)
+                await connect(stage.at(path))
             assert refusal.value.response.status_code == 401, path
 
 
@@ -111,15 +104,15 @@ async def test_a_crowd_with_bad_keys_takes_no_slot_and_no_place_from_those_with_
     keys: KeyFile,
 ) -> None:
     """The attack: two hundred of them at once on two slots, while somebody talks and another comes."""
-    async with served(keys) as stage, coming(stage, additional_headers=keys.bearer("alice")) as talking:
+    async with served(keys) as stage, stage.client(PATH, additional_headers=keys.bearer("alice")) as talking:
         assert (await talking.next())["type"] == "session.created"
 
         async def knock() -> int | None:
-            async with coming(stage, additional_headers={"Authorization": "Bearer wrong"}) as client:
+            async with stage.client(PATH, additional_headers={"Authorization": "Bearer wrong"}) as client:
                 return (await told(client))[1]
 
         knocking = [asyncio.create_task(knock()) for _ in range(200)]
-        async with coming(stage, additional_headers=keys.bearer("bob")) as coming_in:
+        async with stage.client(PATH, additional_headers=keys.bearer("bob")) as coming_in:
             assert (await coming_in.next())["type"] == "session.created"
         async with asyncio.timeout(PATIENCE_S):
             assert set(await asyncio.gather(*knocking)) == {3000}
@@ -133,14 +126,14 @@ async def test_bad_keys_count_for_the_limits_of_their_address(keys: KeyFile) -> 
     options: Any = {"trusted_proxies": ("127.0.0.0/8",), "opens_per_min_per_address": 3}
     async with served(keys, **options) as stage:
         for _ in range(3):
-            async with coming(stage, additional_headers=far) as client:
+            async with stage.client(PATH, additional_headers=far) as client:
                 assert (await told(client))[1] == 3000
         with pytest.raises(InvalidStatus) as refusal:
-            async with coming(stage, additional_headers=far):
+            async with stage.client(PATH, additional_headers=far):
                 pass
         assert refusal.value.response.status_code == 429
         good = {**keys.bearer("alice"), "X-Forwarded-For": "203.0.113.6"}
-        async with coming(stage, additional_headers=good) as client:
+        async with stage.client(PATH, additional_headers=good) as client:
             assert (await client.next())["type"] == "session.created"
 
 
@@ -162,26 +155,12 @@ async def test_open_connection_with_invalid_key_counts_for_its_address(
     await access.enter(wrong, caller, Selection(Dialect.REALTIME_GA, Mode.CHAT))
 
 
-async def test_keys_and_secrets_are_never_logged(keys: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "ws_adapter")
-    async with served(keys) as stage:
-        _, _, made = await stage.request(
-            "/v1/realtime/client_secrets", "POST", keys.bearer("alice"), json.dumps({}).encode()
-        )
-        for key in (made["value"], keys.secrets["bob"], "ak_wrong-secret", "ek_wrong-secret"):
-            offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
-            async with coming(stage, subprotocols=offered) as client:
-                await client.next()
-
-    log = "\n".join(str(vars(record)) for record in caplog.records if record.name.startswith("ws_adapter"))
-    assert log
-    for secret in (*keys.secrets.values(), made["value"], "wrong-secret"):
-        assert secret not in log
-
-
-async def test_keys_and_secrets_are_in_no_span(keys: KeyFile) -> None:
+async def test_keys_and_secrets_are_in_no_span_and_never_logged(
+    keys: KeyFile, caplog: pytest.LogCaptureFixture
+) -> None:
     """Neither in attributes nor in events or links, of the adapter or the worker: whoever is let in or not,
     and wherever the key stands."""
+    caplog.set_level(logging.DEBUG, "ws_adapter")
     traced, worker_spans = Traced(), InMemorySpanExporter()
     observed = worker_telemetry(worker_spans)
     async with served(keys, observed=observed, telemetry=traced.telemetry, auth_query=True) as stage:
@@ -192,26 +171,29 @@ async def test_keys_and_secrets_are_in_no_span(keys: KeyFile) -> None:
         for key in tried:
             offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
             bearer = {"Authorization": f"Bearer {key}"}
-            async with coming(stage, subprotocols=offered) as client:
+            async with stage.client(PATH, subprotocols=offered) as client:
                 if (await client.next())["type"] == "session.created":
                     hello = [{"type": "input_text", "text": "Hello"}]
                     item = {"type": "message", "role": "user", "content": hello}
                     await client.send({"type": "conversation.item.create", "item": item})
                     await client.send({"type": "response.create"})
                     await client.expect_until("response.done")
-            async with coming(stage, additional_headers=bearer) as client:
+            async with stage.client(PATH, additional_headers=bearer) as client:
                 await client.next()
-            async with coming(stage, f"{PATH}&token={key}") as client:
+            async with stage.client(f"{PATH}&token={key}") as client:
                 await client.next()
             with suppress(InvalidStatus):
-                async with coming(stage, f"/ws/chat?token={key}", additional_headers=bearer):
+                async with stage.client(f"/ws/chat?token={key}", additional_headers=bearer):
                     pass
 
     assert traced.still_open == 0
     assert len(traced.spans) > 4 * len(tried)
     told = everything([*traced.spans, *worker_spans.get_finished_spans()])
+    log = "\n".join(str(vars(record)) for record in caplog.records if record.name.startswith("ws_adapter"))
+    assert log
     for secret in (*keys.secrets.values(), made["value"], "wrong-secret"):
         assert secret not in told
+        assert secret not in log
 
 
 async def test_the_beta_a_call_and_a_model_that_is_not_served_are_refused_by_name() -> None:
@@ -223,5 +205,5 @@ async def test_the_beta_a_call_and_a_model_that_is_not_served_are_refused_by_nam
             ("/v1/realtime?model=", {}, "missing_model"),
             ("/v1/realtime?model=x", {}, "invalid_model"),
         ):
-            async with coming(stage, path, additional_headers=headers) as client:
+            async with stage.client(path, additional_headers=headers) as client:
                 assert await told(client) == (code, 4000, f"invalid_request_error.{code}")

@@ -1,6 +1,5 @@
 """Web pages of other origins."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from tests.ws_adapter.support.stage import Stage, running_adapter
 
 ALLOWED = ("https://example.org", "http://localhost:3000")
 
@@ -85,17 +84,8 @@ async def test_dns_rebinding_page_is_rejected() -> None:
         assert admin_port is not None
         for host, status in [*((host, 200) for host in own), *((host, 403) for host in rebound)]:
             for asked, path in ((port, "/status"), (port, "/api/queue"), (admin_port, "/metrics")):
-                assert await status_for(asked, path, host) == status, (host, path)
-
-
-async def status_for(port: int, path: str, host: str) -> int:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-    async with asyncio.timeout(PATIENCE_S):
-        line = await reader.readline()
-        await reader.read()
-    writer.close()
-    return int(line.split()[1])
+                request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+                assert (await stage.exchange(request, asked)).split()[1] == b"%d" % status, (host, path)
 
 
 async def test_refusal_is_json() -> None:

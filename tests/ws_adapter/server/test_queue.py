@@ -13,18 +13,13 @@ import pytest
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import codes
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, serving
 
 
 @asynccontextmanager
 async def one_slot(clock: ManualClock | None = None, **options: Any) -> AsyncIterator[Stage]:
-    async with running_worker(ScriptedEngine(listen(), slots=1), slots=1) as worker:
-        async with running_adapter(worker.address, clock=clock, **options) as stage:
-            yield stage
-
-
-def duplex(stage: Stage, label: str) -> str:
-    return stage.address.replace("http://", "ws://") + f"/ws/duplex/{label}"
+    async with serving(ScriptedEngine(listen(), slots=1), clock=clock, **options) as stage:
+        yield stage
 
 
 async def test_a_worker_without_time_for_another_session_leaves_it_in_the_queue_until_it_has() -> None:
@@ -33,11 +28,11 @@ async def test_a_worker_without_time_for_another_session_leaves_it_in_the_queue_
         admission.has_time = lambda: has_time  # type: ignore[method-assign]
         async with (
             running_adapter(worker.address) as stage,
-            stage.client(duplex(stage, "adx_first")) as first,
+            stage.client("/ws/duplex/adx_first") as first,
         ):
             await first.expect("queue_done")
             has_time = False
-            async with stage.client(duplex(stage, "adx_second")) as second:
+            async with stage.client("/ws/duplex/adx_second") as second:
                 await second.expect("queued")
                 _, _, body = await stage.request("/api/queue")
                 assert len(body["running_tasks"]) == 1
@@ -51,10 +46,10 @@ async def test_a_worker_without_time_for_another_session_leaves_it_in_the_queue_
 async def test_queue_lists_waiting_and_running_sessions() -> None:
     clock = ManualClock()
     async with one_slot(clock) as stage:
-        async with stage.client(duplex(stage, "adx_first")) as first, stage.client() as second:
+        async with stage.client("/ws/duplex/adx_first") as first, stage.client() as second:
             await first.expect("queue_done")
             await second.expect("session.queued")
-            async with stage.client(duplex(stage, "omni_third")) as third:
+            async with stage.client("/ws/duplex/omni_third") as third:
                 await third.expect("queued")
                 await clock.advance(15)
 

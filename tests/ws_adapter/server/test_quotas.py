@@ -64,16 +64,14 @@ async def served(
 
 @asynccontextmanager
 async def client(stage: Stage, keys: KeyFile, name: str, path: str = AUDIO) -> AsyncIterator[Client]:
-    url = stage.address.replace("http", "ws") + path
-    async with stage.client(url, additional_headers=keys.bearer(name)) as one:
+    async with stage.client(path, additional_headers=keys.bearer(name)) as one:
         yield one
 
 
 async def status_of(stage: Stage, keys: KeyFile, name: str) -> tuple[int, str, str]:
     """Status, code and `Retry-After` of what a WebSocket is answered."""
-    url = stage.address.replace("http", "ws") + AUDIO
     with pytest.raises(InvalidStatus) as refusal:
-        await connect(url, additional_headers=keys.bearer(name))
+        await connect(stage.url, additional_headers=keys.bearer(name))
     response = refusal.value.response
     told = json.loads(response.body or b"{}")
     return response.status_code, told["error"]["code"], response.headers["Retry-After"]
@@ -258,7 +256,7 @@ async def test_full_disk_ends_no_session_and_one_without_keys_has_a_line(keys: K
         assert counted is not None
         await until(lambda: counted.lost == 1)
     async with served(keys, log, write("Seven."), auth="off", keys=None) as stage:
-        async with stage.client(stage.address.replace("http", "ws") + CHAT) as chat:
+        async with stage.client(CHAT) as chat:
             await chat.send(request())
             await chat.end()
         [line] = await written(log, 1)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import append
-from tests.ws_adapter.support.stage import PATIENCE_S, running_adapter
+from tests.ws_adapter.support.stage import PATIENCE_S, running_adapter, serving
 
 NEWCOMERS = 12
 SLOTS = NEWCOMERS + 1
@@ -47,10 +47,7 @@ async def test_adapter_draining_on_shared_port_keeps_session_as_other_admits() -
 
 
 async def test_connection_accepted_before_drain_of_shared_port_is_served() -> None:
-    async with (
-        running_worker(engine(), slots=SLOTS) as worker,
-        running_adapter(worker.address, reuse_port=True) as stage,
-    ):
+    async with serving(engine(), reuse_port=True) as stage:
         at = urlsplit(stage.address)
         reader, writer = await asyncio.open_connection(at.hostname, at.port)
         writer.write(b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: here\r\n")

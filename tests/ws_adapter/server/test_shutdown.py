@@ -8,78 +8,74 @@ from websockets.asyncio.client import connect
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, append, codes
 from tests.ws_adapter.support.process import adapter_process
-from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, running_adapter, until
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, serving, until
 
 
 async def test_drain() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(listen(), slots=1)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, clock=clock) as stage:
-            async with stage.client() as talking, stage.client() as waiting:
-                await talking.begin()
-                await waiting.expect("session.queued")
+    async with serving(engine, clock=clock) as stage:
+        async with stage.client() as talking, stage.client() as waiting:
+            await talking.begin()
+            await waiting.expect("session.queued")
 
-                stage.adapter.interrupt()
-                await stage.until(draining=True)
+            stage.adapter.interrupt()
+            await stage.until(draining=True)
 
-                assert (await stage.request("/readyz"))[0] == 503
-                events, code = await waiting.end()
+            assert (await stage.request("/readyz"))[0] == 503
+            events, code = await waiting.end()
+            assert (codes(events), code) == (["service_unavailable"], 1013)
+            async with stage.client() as late:
+                events, code = await late.end()
                 assert (codes(events), code) == (["service_unavailable"], 1013)
-                async with stage.client() as late:
-                    events, code = await late.end()
-                    assert (codes(events), code) == (["service_unavailable"], 1013)
-                url = stage.address.replace("http", "ws") + "/ws/duplex/adx_1"
-                async with stage.client(url) as late:
-                    [event], code = await late.end()
-                    assert (event["type"], event["code"], code) == ("error", "service_unavailable", 1013)
-                    assert event["error"] == event["message"]
-                async with stage.client(stage.url.replace("audio", "chat")) as lost:
-                    events, code = await lost.end()
-                    assert (codes(events), code) == (["unsupported_mode"], 1008)
-                await clock.advance(59)
-                await talking.send(append())
-                await talking.expect("listen")
-                await clock.advance(1)
-                events, code = await talking.end()
-                assert [e["reason"] for e in events] == ["server_shutdown"]
-                assert code == 1012
-            async with asyncio.timeout(PATIENCE_S):
-                assert await stage.task == 0
+            async with stage.client("/ws/duplex/adx_1") as late:
+                [event], code = await late.end()
+                assert (event["type"], event["code"], code) == ("error", "service_unavailable", 1013)
+                assert event["error"] == event["message"]
+            async with stage.client("/v1/realtime?mode=chat") as lost:
+                events, code = await lost.end()
+                assert (codes(events), code) == (["unsupported_mode"], 1008)
+            await clock.advance(59)
+            await talking.send(append())
+            await talking.expect("listen")
+            await clock.advance(1)
+            events, code = await talking.end()
+            assert [e["reason"] for e in events] == ["server_shutdown"]
+            assert code == 1012
+        async with asyncio.timeout(PATIENCE_S):
+            assert await stage.task == 0
         assert clock.timers == 0
 
 
 async def test_drain_ends_when_the_last_session_does() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.begin()
-            stage.adapter.interrupt()
-            await stage.until(draining=True)
-            await client.send(CLOSE)
-            events, code = await client.end()
-            assert ([e["reason"] for e in events], code) == (["user_stop"], 1000)
-            async with asyncio.timeout(PATIENCE_S):
-                assert await stage.task == 0
+    async with serving(ScriptedEngine(listen())) as stage, stage.client() as client:
+        await client.begin()
+        stage.adapter.interrupt()
+        await stage.until(draining=True)
+        await client.send(CLOSE)
+        events, code = await client.end()
+        assert ([e["reason"] for e in events], code) == (["user_stop"], 1000)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await stage.task == 0
 
 
 async def test_sessions_that_outlast_the_drain_end_one_after_another() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(listen(), slots=3)
-    async with running_worker(engine, slots=3) as worker:
-        async with running_adapter(worker.address, clock=clock) as stage:
-            async with stage.client() as first, stage.client() as second, stage.client() as third:
-                clients = (first, second, third)
-                for client in clients:
-                    await client.begin()
-                readers = [asyncio.create_task(client.end()) for client in clients]
-                stage.adapter.interrupt()
-                await stage.until(draining=True)
-                for seconds, ended in ((38, 0), (6, 1), (10, 2), (6, 3)):
-                    await clock.advance(seconds)
-                    await until(lambda: sum(reader.done() for reader in readers) >= ended)  # noqa: B023
-                    assert sum(reader.done() for reader in readers) == ended
-                await asyncio.gather(*readers)
-                assert [client.close_code for client in clients] == [1012] * 3
+    async with serving(engine, clock=clock) as stage:
+        async with stage.client() as first, stage.client() as second, stage.client() as third:
+            clients = (first, second, third)
+            for client in clients:
+                await client.begin()
+            readers = [asyncio.create_task(client.end()) for client in clients]
+            stage.adapter.interrupt()
+            await stage.until(draining=True)
+            for seconds, ended in ((38, 0), (6, 1), (10, 2), (6, 3)):
+                await clock.advance(seconds)
+                await until(lambda: sum(reader.done() for reader in readers) >= ended)  # noqa: B023
+                assert sum(reader.done() for reader in readers) == ended
+            await asyncio.gather(*readers)
+            assert [client.close_code for client in clients] == [1012] * 3
 
 
 async def test_process_ends_at_once_on_the_second_sigterm() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.calls import Authority
+from tests.ws_adapter.support.conversation import CLOSE
 from tests.ws_adapter.support.process import adapter_process
-from tests.ws_adapter.support.stage import running_adapter, until
+from tests.ws_adapter.support.stage import running_adapter, serving, until
 
 
 @pytest.fixture
@@ -28,12 +29,11 @@ def of_adapter(authority: Authority) -> dict[str, Any]:
 
 
 async def test_session_over_a_unix_socket_is_served(tmp_path: Path) -> None:
-    async with running_worker(ScriptedEngine(listen()), listen=f"unix:{tmp_path}/worker") as worker:
-        async with running_adapter(worker.address) as stage:
-            async with stage.client() as client:
-                await client.begin()
-                await client.send({"type": "session.close", "reason": "user_stop"})
-                assert (await client.end())[1] == 1000
+    at = {"listen": f"unix:{tmp_path}/worker"}
+    async with serving(ScriptedEngine(listen()), at) as stage, stage.client() as client:
+        await client.begin()
+        await client.send(CLOSE)
+        assert (await client.end())[1] == 1000
 
 
 async def test_the_log_says_once_why_a_worker_is_not_reached(

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from inference_service.interface.setups import TranscribeSetup
-from tests.support.scripted_engine import EVERYTHING, Play, ScriptedEngine, hang, running_worker, write
+from tests.support.scripted_engine import EVERYTHING, Play, ScriptedEngine, hang, write
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.realtime_ga_conversation import append, message, update
-from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
+from tests.ws_adapter.support.stage import Client, Stage, serving, until
 from ws_adapter.dispatch.base import Need
 from ws_adapter.protocol.transcription.background import MOST_ITEMS
 from ws_adapter.session.spare_slots import SpareSlots
 from ws_adapter.usage.line import UsageLine, decode
 
 KIND = "conversation.item.input_audio_transcription"
+URL = "/v1/realtime?model=scripted"
 COMMIT = {"type": "input_audio_buffer.commit"}
 CREATE = {"type": "response.create"}
 
@@ -36,16 +37,9 @@ async def talking(
 ) -> AsyncIterator[tuple[Stage, ScriptedEngine]]:
     """An adapter in front of a worker that plays `script` in each session; in the end all slots are free."""
     engine = ScriptedEngine(*script, slots=slots, info=info, repeat=True)
-    async with (
-        running_worker(engine, slots=slots) as worker,
-        running_adapter(worker.address, **options) as stage,
-    ):
+    async with serving(engine, **options) as stage:
         yield stage, engine
         await stage.until(free_slots=slots)
-
-
-def url(stage: Stage) -> str:
-    return stage.address.replace("http", "ws", 1) + "/v1/realtime?model=scripted"
 
 
 async def until_told(client: Client, *kinds: str) -> dict[str, Any]:
@@ -72,7 +66,7 @@ def transcriptions(engine: ScriptedEngine) -> list[Any]:
 async def test_transcription_has_a_slot_and_is_counted_with_its_conversation(tmp_path: Path) -> None:
     log, says = tmp_path / "usage.jsonl", write("seven")
     async with talking(says, usage_log=log) as (stage, engine):
-        async with stage.client(url(stage)) as client:
+        async with stage.client(URL) as client:
             await client.send(asking(), append(0.5), COMMIT, CREATE)
             told = await until_told(client, f"{KIND}.completed", "response.done")
             assert told[f"{KIND}.completed"]["transcript"] == "seven"
@@ -94,7 +88,7 @@ def lines(log: Path) -> list[UsageLine]:
 async def test_transcription_without_a_spare_slot_fails_and_waits_in_no_queue() -> None:
     async with (
         talking(write("seven"), slots=1, input_transcript_s=2.0) as (stage, engine),
-        stage.client(url(stage)) as client,
+        stage.client(URL) as client,
     ):
         await client.send(asking(), append(0.5), COMMIT, CREATE)
         done = await until_told(client, "response.done")
@@ -107,18 +101,18 @@ async def test_transcription_without_a_spare_slot_fails_and_waits_in_no_queue() 
 
 async def test_transcription_is_preempted_by_new_session_and_retried_later() -> None:
     async with talking(hang("prefill"), write("seven")) as (stage, engine):
-        async with stage.client(url(stage)) as client:
+        async with stage.client(URL) as client:
             await client.send(asking(), append(0.5), COMMIT)
             await until_told(client, "conversation.item.done")
             await until(lambda: transcriptions(engine) and transcriptions(engine)[0].given)
-            async with stage.client(url(stage)) as newcomer:
+            async with stage.client(URL) as newcomer:
                 await newcomer.expect("session.created")
                 assert await running(stage) == ["realtime", "realtime"]
             await until(lambda: len(transcriptions(engine)) == 2)
 
 
 async def test_transcription_of_a_client_that_vanishes_frees_its_slot() -> None:
-    async with talking(hang("prefill")) as (stage, engine), stage.client(url(stage)) as client:
+    async with talking(hang("prefill")) as (stage, engine), stage.client(URL) as client:
         await client.send(asking(), append(0.5), COMMIT)
         await until_told(client, "conversation.item.done")
         await until(lambda: transcriptions(engine) and transcriptions(engine)[0].given)
@@ -129,8 +123,8 @@ async def test_hundreds_of_items_take_one_slot_and_leave_a_neighbour_alone() -> 
     """An attack: a client commits hundreds of tiny items, while a neighbour talks."""
     async with (
         talking(write("seven"), slots=4, input_transcript_s=600.0) as (stage, _),
-        stage.client(url(stage)) as attacker,
-        stage.client(url(stage)) as neighbour,
+        stage.client(URL) as attacker,
+        stage.client(URL) as neighbour,
     ):
         await neighbour.send(asking())
         await neighbour.expect_until("session.updated")
@@ -182,7 +176,7 @@ async def test_transcription_of_several_sessions_takes_turns() -> None:
 
 
 async def test_model_that_is_not_served_fails_each_item_by_name() -> None:
-    async with talking(write("seven")) as (stage, _), stage.client(url(stage)) as client:
+    async with talking(write("seven")) as (stage, _), stage.client(URL) as client:
         await client.send(asking(model="unknown"), append(0.5), COMMIT)
         told = await until_told(client, f"{KIND}.failed")
         assert told[f"{KIND}.failed"]["error"]["code"] == "model_not_found"
@@ -196,7 +190,7 @@ async def test_key_may_have_conversations_without_transcription(
     keys = KeyFile(tmp_path / "keys", "admin")
     keys.add("alice", modes=modes)
     async with talking(write("seven"), auth="keys", keys=keys.path) as (stage, _):
-        async with stage.client(url(stage), additional_headers=keys.bearer("alice")) as client:
+        async with stage.client(URL, additional_headers=keys.bearer("alice")) as client:
             await client.send(asking(), append(0.5), COMMIT, CREATE)
             end = f"{KIND}.failed" if code else f"{KIND}.completed"
             told = await until_told(client, end, "response.done")

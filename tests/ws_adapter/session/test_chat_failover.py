@@ -3,7 +3,6 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from tests.ws_adapter.support.stage import Client, Stage, until
 
 pytestmark = pytest.mark.usefixtures("patience")
 
+CHAT = "/ws/chat"
 BEGUN = ("Sev", "en,")
 REST = (" and", " eleven.")
 CUT = Play(says=tuple((word, 0.0) for word in BEGUN), end=End.TURN, hold="generate")
@@ -26,12 +26,8 @@ SPEAK = request(streaming=True, tts={"enabled": True})
 WHOLE = Play(says=tuple((word, 0.0) for word in (*BEGUN, *REST)), end=End.TURN)
 
 
-def chat_client(stage: Stage) -> AbstractAsyncContextManager[Client]:
-    return stage.client(stage.url.replace("/v1/realtime?mode=audio", "/ws/chat"))
-
-
 async def ws_chat(stage: Stage) -> AsyncIterator[str]:
-    async with chat_client(stage) as client:
+    async with stage.client(CHAT) as client:
         await client.send(request(streaming=True, tts={"enabled": False}))
         while (event := await client.next())["type"] != "done":
             assert event["type"] in ("prefill_done", "chunk", "session.queued", "queued", "queue_done"), event
@@ -40,7 +36,7 @@ async def ws_chat(stage: Stage) -> AsyncIterator[str]:
 
 
 async def realtime_chat(stage: Stage) -> AsyncIterator[str]:
-    async with stage.client(stage.url.replace("mode=audio", "mode=chat")) as client:
+    async with stage.client("/v1/realtime?mode=chat") as client:
         await client.expect_until("session.queue_done")
         await client.send({"type": "session.init", "payload": {}})
         await client.expect_until("session.created")
@@ -51,8 +47,7 @@ async def realtime_chat(stage: Stage) -> AsyncIterator[str]:
 
 
 async def realtime(stage: Stage) -> AsyncIterator[str]:
-    url = stage.url.replace("mode=audio", f"model={CONTINUING.name}")
-    async with stage.client(url) as client:
+    async with stage.client(f"/v1/realtime?model={CONTINUING.name}") as client:
         await client.expect_until("session.created")
         item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A prime?"}]}
         await client.send(
@@ -111,7 +106,7 @@ async def test_answer_goes_on_behind_its_last_word(dialect: Callable[[Stage], As
     ids=["the model replays nothing", "the turn is too large for the journal"],
 )
 async def test_answer_that_cannot_go_on_fails_as_ever(info: Any, options: dict[str, Any]) -> None:
-    async with backend(CUT, info=info, **options) as home, chat_client(home.stage) as client:
+    async with backend(CUT, info=info, **options) as home, home.stage.client(CHAT) as client:
         await client.send(request(streaming=True))
         text = ""
         while text != "".join(BEGUN):
@@ -140,12 +135,12 @@ async def hear(client: Client, text: str) -> bytes:
 async def test_spoken_answer_goes_on_behind_its_last_sound() -> None:
     """Another worker gives the same answer from its beginning, and nothing of it comes twice."""
     whole = spoken(*BEGUN, *REST)
-    async with backend(whole, workers=1, info=CONTINUING) as home, chat_client(home.stage) as client:
+    async with backend(whole, workers=1, info=CONTINUING) as home, home.stage.client(CHAT) as client:
         await client.send(SPEAK)
         expected = await hear(client, "".join((*BEGUN, *REST)))
         await client.expect_until("done")
     async with backend(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
-        async with chat_client(home.stage) as client:
+        async with home.stage.client(CHAT) as client:
             await client.send(SPEAK)
             told = await hear(client, "".join(BEGUN))
             await lose_in_the_middle(home, whole)
@@ -167,7 +162,7 @@ async def test_spoken_answer_goes_on_behind_its_last_sound() -> None:
 )
 async def test_spoken_answer_that_another_worker_does_not_give_again_fails_as_ever(other: Play) -> None:
     async with backend(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
-        async with chat_client(home.stage) as client:
+        async with home.stage.client(CHAT) as client:
             await client.send(SPEAK)
             await hear(client, "".join(BEGUN))
             await lose_in_the_middle(home, other)

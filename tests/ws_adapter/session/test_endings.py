@@ -9,7 +9,7 @@ from tests.support.long import long
 from tests.support.passing import Passing
 from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
-from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
+from tests.ws_adapter.support.stage import Client, Stage, running_adapter, serving, until
 from ws_adapter.server import listener
 
 PING_S = 10.0
@@ -69,7 +69,7 @@ async def test_client_that_answers_no_ping_leaves_nothing_behind(
 
 async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
     engine = ScriptedEngine(*TALK, repeat=True, slots=2)
-    async with running_worker(engine, slots=2) as worker, running_adapter(worker.address) as stage:
+    async with serving(engine) as stage:
 
         async def visit(number: int) -> None:
             async with stage.client() as client:
@@ -92,7 +92,7 @@ async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
 async def test_capacity_holds_for_simultaneous_clients() -> None:
     """The engine itself complains if a slot is used twice."""
     engine = ScriptedEngine(listen(), slots=4)
-    async with running_worker(engine, slots=4) as worker, running_adapter(worker.address) as stage:
+    async with serving(engine) as stage:
         admitted: list[Client] = []
 
         async def visit() -> None:

@@ -200,22 +200,20 @@ async def test_text_of_interrupted_unit_is_sent_once_after_failover() -> None:
 
 
 async def test_events_of_ws_duplex_tell_of_the_move() -> None:
-    async with backend(*TALK) as home:
-        url = home.stage.url.replace("/v1/realtime?mode=audio", "/ws/duplex/adx_1")
-        async with home.stage.client(url) as client:
-            await client.expect_until("queue_done")
-            await client.send({"type": "prepare"})
-            await client.expect("prepared")
-            chunk = {"type": "audio_chunk", "audio_base64": append(1.0)["input"]["audio"]}
-            texts = []
-            for unit in range(5):
-                await client.send(chunk)
-                if unit == 2:
-                    home.engines[home.at].break_device()
-                while (event := await client.next())["type"] != "result":
-                    assert event["type"] == "session.moved"
-                texts.append(event["text"])
-            assert texts == ["", "Hello", " there", " you", ""]
+    async with backend(*TALK) as home, home.stage.client("/ws/duplex/adx_1") as client:
+        await client.expect_until("queue_done")
+        await client.send({"type": "prepare"})
+        await client.expect("prepared")
+        chunk = {"type": "audio_chunk", "audio_base64": append(1.0)["input"]["audio"]}
+        texts = []
+        for unit in range(5):
+            await client.send(chunk)
+            if unit == 2:
+                home.engines[home.at].break_device()
+            while (event := await client.next())["type"] != "result":
+                assert event["type"] == "session.moved"
+            texts.append(event["text"])
+        assert texts == ["", "Hello", " there", " you", ""]
 
 
 async def test_worker_that_drains_keeps_its_session_while_no_slot_is_free() -> None:
@@ -276,8 +274,7 @@ async def test_all_sessions_of_a_lost_worker_go_on() -> None:
 async def test_live_session_goes_on_at_another_worker() -> None:
     plays = (listen(), replace(speak("word"), hold="generate"), turn_end(" you"))
     async with backend(*plays) as home:
-        url = home.stage.url.replace("realtime?mode=audio", "live/sessions")
-        async with home.stage.client(url) as client:
+        async with home.stage.client("/v1/live/sessions") as client:
             await client.send(live.start(model=REPLAYING.name))
             await client.expect_until("session.started")
             first = home.at
@@ -299,8 +296,7 @@ async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
     plays = (listen(), replace(speak("word"), hold="generate"), turn_end(" you"), listen())
     info = replace(EVERYTHING, replays_units=True)
     async with backend(*plays, info=info) as home:
-        url = home.stage.url.replace("mode=audio", f"model={info.name}")
-        async with home.stage.client(url) as client:
+        async with home.stage.client(f"/v1/realtime?model={info.name}") as client:
             await client.expect_until("session.created")
             await client.send(
                 realtime.update(**realtime.SEMANTIC), realtime.append(1.0), realtime.append(1.0)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker
+from tests.support.scripted_engine import ScriptedEngine, hang, listen
 from tests.ws_adapter.support.conversation import Conversation, append, pcm, ready_signal
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation, picture, pictured
-from tests.ws_adapter.support.stage import client_of, running_adapter
+from tests.ws_adapter.support.stage import client_of, serving
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire.errors import CloseCode
 from ws_adapter.web import websocket
@@ -180,14 +180,13 @@ async def test_input_that_waited_too_long_to_be_read_is_dropped(monkeypatch: pyt
 
 @pytest.mark.parametrize("path", ["/v1/realtime?mode=audio", "/ws/duplex/adx_1"])
 async def test_busy_adapter_takes_no_new_session_and_keeps_those_it_has(path: str) -> None:
-    async with running_worker(ScriptedEngine(slots=4), slots=4) as worker:
-        async with running_adapter(worker.address, max_cpu=1e-9) as stage, stage.client() as client:
-            await client.begin()
-            async with stage.client(stage.url.partition("/v1")[0] + path) as late:
-                told, code = await late.end()
-                [event] = told
-                error = event["error"] if "mode" in path else event
-                assert (error["code"], code) == ("service_unavailable", 1013)
-                assert "try again later" in error["message"]
-            await client.send(append(1))
-            await client.expect("listen")
+    async with serving(ScriptedEngine(slots=4), max_cpu=1e-9) as stage, stage.client() as client:
+        await client.begin()
+        async with stage.client(stage.url.partition("/v1")[0] + path) as late:
+            told, code = await late.end()
+            [event] = told
+            error = event["error"] if "mode" in path else event
+            assert (error["code"], code) == ("service_unavailable", 1013)
+            assert "try again later" in error["message"]
+        await client.send(append(1))
+        await client.expect("listen")

@@ -8,7 +8,7 @@ from typing import Any
 
 from inference_service.interface.setups import Mode
 from tests.support.scripted_engine import INFO, ScriptedEngine, listen, running_worker, write
-from tests.ws_adapter.support.conversation import INIT, Event
+from tests.ws_adapter.support.conversation import CLOSE, INIT, Event
 from tests.ws_adapter.support.stage import Stage, running_adapter
 
 WRITER = replace(
@@ -42,10 +42,6 @@ async def served(*infos: Any, slots: int = 2, **options: Any) -> AsyncIterator[S
                 await stage.until(free_slots=2 * slots)
 
 
-def client(stage: Stage, path: str) -> Any:
-    return stage.client(stage.address.replace("http", "ws") + path)
-
-
 def changed(**session: Any) -> Event:
     return {"type": "session.update", "session": {"type": "realtime", **session}}
 
@@ -71,7 +67,7 @@ async def test_realtime_session_can_do_what_the_pool_of_its_model_can() -> None:
             ("speaker", voice("amber"), "session.audio.output.voice"),
             ("speaker", SEMANTIC, None),
         ):
-            async with client(stage, f"/v1/realtime?model={model}") as talk:
+            async with stage.client(f"/v1/realtime?model={model}") as talk:
                 await talk.expect("session.created", "conversation.created")
                 await talk.send(changed(**session))
                 if param is None:
@@ -83,7 +79,7 @@ async def test_realtime_session_can_do_what_the_pool_of_its_model_can() -> None:
 async def test_realtime_session_leaves_out_what_the_pool_of_its_model_cannot() -> None:
     async with served() as stage:
         for model, tools, detection in (("writer", 1, "server_vad"), ("speaker", 0, "semantic_vad")):
-            async with client(stage, f"/v1/realtime?model={model}") as talk:
+            async with stage.client(f"/v1/realtime?model={model}") as talk:
                 await talk.expect("session.created", "conversation.created")
                 await talk.send(changed(tools=[TOOL], **SEMANTIC))
                 session = (await talk.expect("session.updated"))["session"]
@@ -97,7 +93,7 @@ async def test_response_and_client_secret_can_ask_for_what_the_pool_of_the_model
             ("speaker", {"tools": [TOOL], "tool_choice": "required"}, "session.tool_choice"),
             ("writer", voice("birch"), "session.audio.output.voice"),
         ):
-            async with client(stage, f"/v1/realtime?model={model}") as talk:
+            async with stage.client(f"/v1/realtime?model={model}") as talk:
                 await talk.expect("session.created", "conversation.created")
                 await talk.send({"type": "response.create", "response": wrong})
                 assert (await talk.expect("error"))["error"]["param"].startswith("response.")
@@ -114,7 +110,7 @@ async def test_live_session_gets_models_and_voices_of_pools_that_hear_and_speak(
             ({"model": "speaker", **voice("amber")}, "invalid_value"),
             ({"model": "speaker", **voice("birch")}, None),
         ):
-            async with client(stage, "/v1/live/sessions") as talk:
+            async with stage.client("/v1/live/sessions") as talk:
                 await talk.send({"type": "session.start", "session": session})
                 if code is None:
                     started = await talk.expect("session.started")
@@ -129,7 +125,7 @@ async def test_duplex_session_gets_voices_of_its_pool() -> None:
             ("/v1/realtime?mode=audio", "session.queue_done", "session.created"),
             ("/ws/duplex/adx_1", "queue_done", "prepared"),
         ):
-            async with client(stage, path) as talk:
+            async with stage.client(path) as talk:
                 await talk.expect(granted)
                 for name, answer in (("amber", "error"), ("birch", created)):
                     given: Event = {"ref_audio_path": name}
@@ -142,7 +138,7 @@ async def test_chat_turn_gets_tools_of_the_pool_of_its_model() -> None:
     turn = {"messages": [{"role": "user", "content": "Hello."}], "tools": [CHAT_TOOL]}
     async with served() as stage:
         for model, answer in (("speaker", "error"), ("writer", "response.output.delta")):
-            async with client(stage, "/v1/realtime?mode=chat") as talk:
+            async with stage.client("/v1/realtime?mode=chat") as talk:
                 await talk.begin({"model": model})
                 await talk.send({"type": "input.append", "input": turn})
                 await talk.expect(answer)
@@ -151,9 +147,9 @@ async def test_chat_turn_gets_tools_of_the_pool_of_its_model() -> None:
 async def test_models_without_the_mode_of_a_path_are_refused_at_once() -> None:
     ears = replace(INFO, name="ears", modes=frozenset({Mode.TRANSCRIBE}))
     async with served(ears, SPEAKER) as stage:
-        async with client(stage, "/v1/realtime?model=ears") as talk:
+        async with stage.client("/v1/realtime?model=ears") as talk:
             assert (await talk.expect("error"))["error"]["code"] == "invalid_model"
-        async with client(stage, "/v1/transcription") as talk:
+        async with stage.client("/v1/transcription") as talk:
             await talk.expect("session.created")
             await talk.send({"type": "session.update", "model": "speaker"})
             assert (await talk.expect("error"))["code"] == "model_not_found"
@@ -176,7 +172,7 @@ async def test_pool_can_do_what_each_of_its_workers_can() -> None:
     async with served(SPEAKER, replace(SPEAKER, voice_ids=frozenset())) as stage:
         (told,) = (await stage.request("/v1/models"))[2]["data"]
         assert told["voices"] == []
-        async with client(stage, "/v1/realtime?model=speaker") as talk:
+        async with stage.client("/v1/realtime?model=speaker") as talk:
             await talk.expect("session.created", "conversation.created")
             await talk.send(changed(**voice("birch")))
             await talk.expect("error")
@@ -189,19 +185,19 @@ async def test_session_moved_to_other_pool_queues_behind_waiting_sessions() -> N
     """The attack: take a slot of an idle pool, then name the model of the busy one, and be served first."""
     async with served(SPEAKER, SEEING, slots=1) as stage:
         video, audio = "/v1/realtime?mode=video", "/v1/realtime?mode=audio"
-        async with client(stage, video) as holder, client(stage, video) as waiting:
+        async with stage.client(video) as holder, stage.client(video) as waiting:
             await holder.begin({"model": "seeing"})
             await waiting.expect("session.queued")
-            async with client(stage, audio) as mover:
+            async with stage.client(audio) as mover:
                 await mover.expect("session.queue_done")
                 await mover.send({**INIT, "payload": {"model": "seeing"}})
                 await stage.until_queue(2)
                 queue = (await stage.request("/api/queue"))[2]["items"]
                 assert [item["request_type"] for item in queue] == ["omni_duplex", "audio_duplex"]
 
-                await holder.send({"type": "session.close", "reason": "user_stop"})
+                await holder.send(CLOSE)
                 await waiting.begin({"model": "seeing"})
-                await waiting.send({"type": "session.close", "reason": "user_stop"})
+                await waiting.send(CLOSE)
                 await mover.expect_until("session.created")
 
 
@@ -209,20 +205,20 @@ async def test_realtime_session_waits_in_the_pool_of_the_model_of_its_url() -> N
     """The session takes no slot of another chat pool to skip the queue of its own."""
     chats = replace(INFO, name="chats", modes=frozenset({Mode.CHAT}))
     async with served(chats, SPEAKER, slots=1) as stage:
-        async with client(stage, "/v1/realtime?model=speaker") as holder:
+        async with stage.client("/v1/realtime?model=speaker") as holder:
             await holder.expect("session.created")
-            async with client(stage, "/v1/realtime?model=speaker"):
+            async with stage.client("/v1/realtime?model=speaker"):
                 await stage.until_queue(1)
                 assert (await stage.request("/readyz"))[2]["free_slots"] == 1
-                async with client(stage, "/v1/realtime?model=chats") as other:
+                async with stage.client("/v1/realtime?model=chats") as other:
                     await other.expect("session.created")
 
 
 async def test_realtime_session_without_a_slot_in_time_is_refused() -> None:
     async with served(slots=1, realtime_wait_s=1.0) as stage:
-        async with client(stage, "/v1/realtime?model=speaker") as first:
+        async with stage.client("/v1/realtime?model=speaker") as first:
             await first.expect("session.created")
-            async with client(stage, "/v1/realtime?model=speaker") as second:
+            async with stage.client("/v1/realtime?model=speaker") as second:
                 (refused,), close = await second.end()
                 assert (refused["error"]["code"], refused["error"]["type"]) == (
                     "server_overloaded",
@@ -236,7 +232,7 @@ async def test_session_returning_its_slot_queues_behind_waiting_sessions() -> No
     turn = {"type": "input.append", "input": {"messages": [{"role": "user", "content": "Hello."}]}}
     async with served(WRITER, replace(SPEAKER, modes=frozenset({Mode.AUDIO})), slots=1) as stage:
         chat = "/v1/realtime?mode=chat"
-        async with client(stage, chat) as greedy, client(stage, chat) as waiting:
+        async with stage.client(chat) as greedy, stage.client(chat) as waiting:
             await greedy.begin()
             await waiting.expect("session.queued")
             await greedy.send(turn, turn, turn)

@@ -9,10 +9,10 @@ import pytest
 from antiphon_service.semconv import OUTBOX
 from tests.support.passing import Passing
 from tests.support.scrape import scrape
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
+from tests.support.scripted_engine import ScriptedEngine, listen, speak
 from tests.ws_adapter.session.test_endings import PING_S, unanswered_ping
 from tests.ws_adapter.support.conversation import INIT, append
-from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, running_adapter, until
+from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, running_adapter, serving, until
 from ws_adapter.server import listener
 
 
@@ -34,28 +34,27 @@ async def connected(address: str) -> socket.socket:
 async def test_client_not_reading_loses_only_its_own_session() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(speak("word"), repeat=True, slots=2)
-    async with running_worker(engine, slots=2) as worker:
-        async with running_adapter(worker.address, clock=clock) as stage, stage.client() as neighbour:
-            await neighbour.begin()
-            options: dict[str, Any] = {"sock": await connected(stage.address), "max_queue": 1}
-            async with stage.client(**options) as client:
-                await client.begin()
-                stopped = engine.session
-                client.socket.transport.pause_reading()
-                await client.send(append(50.0))
-                await until(lambda: len(stopped.heard) > 3)
-                heard = await settled(lambda: len(stopped.heard))
-                assert heard < 50, "no more is run than the client can be sent"
-                for _ in range(14):
-                    await clock.advance(0.5)
-                    await asyncio.sleep(0.01)
-                await until(lambda: stopped.is_closed)
-                client.socket.transport.resume_reading()
-                await client.rest()
-                assert client.close_code in (1006, 1008)
+    async with serving(engine, clock=clock) as stage, stage.client() as neighbour:
+        await neighbour.begin()
+        options: dict[str, Any] = {"sock": await connected(stage.address), "max_queue": 1}
+        async with stage.client(**options) as client:
+            await client.begin()
+            stopped = engine.session
+            client.socket.transport.pause_reading()
+            await client.send(append(50.0))
+            await until(lambda: len(stopped.heard) > 3)
+            heard = await settled(lambda: len(stopped.heard))
+            assert heard < 50, "no more is run than the client can be sent"
+            for _ in range(14):
+                await clock.advance(0.5)
+                await asyncio.sleep(0.01)
+            await until(lambda: stopped.is_closed)
+            client.socket.transport.resume_reading()
+            await client.rest()
+            assert client.close_code in (1006, 1008)
 
-            await neighbour.send(append())
-            await neighbour.expect("text", "audio")
+        await neighbour.send(append())
+        await neighbour.expect("text", "audio")
 
 
 async def settled(value: Any) -> Any:
@@ -71,7 +70,7 @@ async def settled(value: Any) -> Any:
 
 async def test_client_that_reads_late_gets_everything() -> None:
     engine = ScriptedEngine(speak("word"), repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address, admin_port=0) as stage:
+    async with serving(engine, admin_port=0) as stage:
         async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
             await client.begin()
             client.socket.transport.pause_reading()
@@ -90,39 +89,37 @@ async def test_vanished_client_is_noticed_while_output_waits(
     """Below the bound of the outbox, but so much that no ping gets through any more."""
     monkeypatch.setattr(listener, "PING_S", PING_S)
     engine = ScriptedEngine(speak("word"), repeat=True)
-    async with running_worker(engine) as worker:
-        async with running_adapter(worker.address, outbox_audio_s=30, outbox_mib=64) as stage:
-            async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
-                await client.begin()
-                client.socket.transport.pause_reading()
-                await client.send(append(10.0))
-                await settled(lambda: len(engine.session.heard))
-                await unanswered_ping(passing)
-                await until(lambda: engine.session.is_closed)
-                client.vanish()
+    async with serving(engine, outbox_audio_s=30, outbox_mib=64) as stage:
+        async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
+            await client.begin()
+            client.socket.transport.pause_reading()
+            await client.send(append(10.0))
+            await settled(lambda: len(engine.session.heard))
+            await unanswered_ping(passing)
+            await until(lambda: engine.session.is_closed)
+            client.vanish()
 
 
 async def test_unfinished_messages_of_all_clients_are_bounded() -> None:
     unfinished = b"\x81\xff" + (16_000_000).to_bytes(8, "big") + bytes(4) + b" " * 3_000_000
-    async with running_worker(ScriptedEngine(slots=2), slots=2) as worker:
-        async with running_adapter(worker.address, max_inflight_mib=4) as stage:
-            async with stage.client() as talking, stage.client() as first, stage.client() as second:
-                await talking.begin()
-                first.socket.transport.write(unfinished)
-                second.socket.transport.write(unfinished)
-                async with asyncio.timeout(PATIENCE_S):
-                    waits = [asyncio.create_task(client.rest()) for client in (first, second)]
-                    done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                assert (len(done), len(left)) == (1, 1)
-                await talking.send(append(5.0))
-                await talking.expect(*["listen"] * 5)
-                first.vanish()
-                second.vanish()
-                await asyncio.wait(left, timeout=PATIENCE_S)
+    async with serving(ScriptedEngine(slots=2), max_inflight_mib=4) as stage:
+        async with stage.client() as talking, stage.client() as first, stage.client() as second:
+            await talking.begin()
+            first.socket.transport.write(unfinished)
+            second.socket.transport.write(unfinished)
+            async with asyncio.timeout(PATIENCE_S):
+                waits = [asyncio.create_task(client.rest()) for client in (first, second)]
+                done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            assert (len(done), len(left)) == (1, 1)
+            await talking.send(append(5.0))
+            await talking.expect(*["listen"] * 5)
+            first.vanish()
+            second.vanish()
+            await asyncio.wait(left, timeout=PATIENCE_S)
 
 
 async def test_byte_by_byte_sender_is_served() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
+    async with serving(ScriptedEngine(listen())) as stage:
         async with stage.client() as client:
             await client.expect("session.queue_done")
             raw = asyncio.Queue[bytes]()
@@ -139,9 +136,4 @@ async def test_byte_by_byte_sender_is_served() -> None:
 async def test_partial_handshake_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ws_adapter.server.listener.OPEN_TIMEOUT_S", 0.2)
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        host, port = stage.address.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /v1/realtime HTTP/1.1\r\nHost:")
-        async with asyncio.timeout(PATIENCE_S):
-            assert b" 101 " not in await reader.read()
-        writer.close()
+        assert b" 101 " not in await stage.exchange(b"GET /v1/realtime HTTP/1.1\r\nHost:")

@@ -13,9 +13,9 @@ from antiphon_service.leases import Claims, read_token
 from inference_service.interface.setups import Tenant
 from inference_service.session import leases
 from inference_service.session.leases import LeaseReader
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import ScriptedEngine, listen
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import Stage, running_adapter
+from tests.ws_adapter.support.stage import Stage, serving
 from ws_adapter.session.slot import BACKSTOP_S
 
 WORKER_KEY = b"a key of 16 byte"
@@ -24,10 +24,8 @@ WORKER_KEY = b"a key of 16 byte"
 @asynccontextmanager
 async def backend(**options: Any) -> AsyncIterator[tuple[Stage, ScriptedEngine]]:
     engine = ScriptedEngine(listen(), slots=3, repeat=True)
-    async with (
-        running_worker(engine, slots=3, worker_key=WORKER_KEY) as worker,
-        running_adapter(worker.address, worker_key=WORKER_KEY, grpc_port=0, **options) as stage,
-    ):
+    keyed = {"worker_key": WORKER_KEY}
+    async with serving(engine, keyed, **keyed, grpc_port=0, **options) as stage:
         yield stage, engine
 
 

@@ -8,21 +8,18 @@ import pytest
 from antiphon_service.semconv import FailoverOutcome
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, Play, Script, write
-from tests.ws_adapter.session.test_failover import Backend, backend
+from tests.ws_adapter.session.test_failover import backend
 from tests.ws_adapter.support.realtime_ga_conversation import append as ga_append
 from tests.ws_adapter.support.stage import Client, until
 from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL, Event, append
 
 pytestmark = pytest.mark.usefixtures("patience")
 
+PATH = "/v1/transcription"
 UPDATE: Final[Event] = {"type": "session.update", "model": EVERYTHING.name}
 FIRST = write("one ")
 SECOND = ("two ", "three ")
 LAST = write("four.")
-
-
-def url(home: Backend, path: str = "/v1/transcription") -> str:
-    return home.stage.url.replace("/v1/realtime?mode=audio", path)
 
 
 async def words_up_to(client: Client, text: str) -> str:
@@ -47,7 +44,7 @@ async def begun(client: Client, *words: str) -> None:
 async def test_open_utterance_is_heard_again_and_its_words_come_once() -> None:
     """One slice was answered, and of another something was told."""
     async with backend(FIRST, write(*SECOND, hold="generate"), info=EVERYTHING) as home:
-        async with home.stage.client(url(home)) as client, asyncio.timeout(PATIENCE_S):
+        async with home.stage.client(PATH) as client, asyncio.timeout(PATIENCE_S):
             await begun(client, "one ")
             await words_up_to(client, "two three ")
             first = home.at
@@ -69,7 +66,7 @@ async def test_open_utterance_is_heard_again_and_its_words_come_once() -> None:
 async def test_item_of_realtime_is_heard_again() -> None:
     async with backend(write("one ", hold="generate"), info=EVERYTHING) as home:
         path = "/v1/realtime?intent=transcription"
-        async with home.stage.client(url(home, path)) as client, asyncio.timeout(PATIENCE_S):
+        async with home.stage.client(path) as client, asyncio.timeout(PATIENCE_S):
             await client.expect("session.created")
             detection = {"turn_detection": None, "transcription": {"model": EVERYTHING.name}}
             update = {"type": "transcription", "audio": {"input": detection}}
@@ -86,7 +83,7 @@ async def test_item_of_realtime_is_heard_again() -> None:
 
 async def test_worker_that_drains_hands_the_utterance_over() -> None:
     async with backend(FIRST, LAST, info=EVERYTHING) as home:
-        async with home.stage.client(url(home)) as client, asyncio.timeout(PATIENCE_S):
+        async with home.stage.client(PATH) as client, asyncio.timeout(PATIENCE_S):
             await begun(client)
             await words_up_to(client, "one ")
             first = home.at
@@ -100,7 +97,7 @@ async def test_worker_that_drains_hands_the_utterance_over() -> None:
 async def test_utterance_longer_than_the_journal_fails_with_its_worker() -> None:
     plays = [write(f"{number} ") for number in range(5)]
     async with backend(*plays, info=EVERYTHING, journal_s=3) as home:
-        async with home.stage.client(url(home)) as client, asyncio.timeout(PATIENCE_S):
+        async with home.stage.client(PATH) as client, asyncio.timeout(PATIENCE_S):
             await client.expect("session.created")
             await client.send(UPDATE, COMMIT)
             for number in range(5):
@@ -114,7 +111,7 @@ async def test_utterance_longer_than_the_journal_fails_with_its_worker() -> None
 
 async def test_audio_that_breaks_its_worker_breaks_two_and_no_third() -> None:
     async with backend(Play(breaks_device=True), workers=3, info=EVERYTHING) as home:
-        async with home.stage.client(url(home)) as client, asyncio.timeout(PATIENCE_S):
+        async with home.stage.client(PATH) as client, asyncio.timeout(PATIENCE_S):
             await begun(client)
             assert (await client.next())["code"] == "processing_error"
             assert await home.outcome(FailoverOutcome.SUSPECT) == 1
@@ -124,7 +121,7 @@ async def test_audio_that_breaks_its_worker_breaks_two_and_no_third() -> None:
 @pytest.mark.parametrize("options", [{"journal_s": 0}, {"journal_mib": 0}])
 async def test_no_journal_no_second_hearing(options: dict[str, Any]) -> None:
     async with backend(FIRST, write(*SECOND, hold="generate"), info=EVERYTHING, **options) as home:
-        async with home.stage.client(url(home)) as client, asyncio.timeout(PATIENCE_S):
+        async with home.stage.client(PATH) as client, asyncio.timeout(PATIENCE_S):
             await begun(client, "one ")
             await words_up_to(client, "two three ")
             home.lose(home.at)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, hang, running_worker, write
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, hang, write
 from tests.ws_adapter.support.conversation import append as talk
 from tests.ws_adapter.support.recordings import Read, read_recording, read_wav
-from tests.ws_adapter.support.stage import Stage, running_adapter, until
+from tests.ws_adapter.support.stage import serving, until
 from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL, Event, append
 
 UPDATE: Event = {"type": "session.update", "model": EVERYTHING.name}
@@ -18,19 +18,14 @@ def find(recordings: Path) -> list[Read]:
     return [read_recording(folder) for folder in recordings.iterdir()]
 
 
-def url(stage: Stage) -> str:
-    return stage.address.replace("http://", "ws://") + "/v1/transcription"
-
-
 async def test_recording_holds_transcribed_audio(tmp_path: Path) -> None:
     samples = (np.sin(np.arange(24_000) / 20) * 20_000).astype("<i2")
     event = {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples.tobytes()).decode()}
-    async with running_worker(ScriptedEngine(write(" good"), info=EVERYTHING)) as worker:
-        async with running_adapter(worker.address, recordings=tmp_path) as stage:
-            async with stage.client(url(stage)) as client:
-                created = await client.expect("session.created")
-                await client.send(UPDATE, COMMIT, event, FINAL)
-                await client.expect_until("transcription.done")
+    async with serving(ScriptedEngine(write(" good"), info=EVERYTHING), recordings=tmp_path) as stage:
+        async with stage.client("/v1/transcription") as client:
+            created = await client.expect("session.created")
+            await client.send(UPDATE, COMMIT, event, FINAL)
+            await client.expect_until("transcription.done")
 
     (read,) = find(tmp_path)
     assert read.meta["mode"] == "transcription"
@@ -45,10 +40,9 @@ async def test_waiting_transcription_audio_leaves_room_for_conversations() -> No
     """Half of what may be in flight: a file that is sent at once is refused beyond it, a talker is not."""
     engine = ScriptedEngine(hang("prefill"), slots=2, info=EVERYTHING)
     async with (
-        running_worker(engine, slots=2) as worker,
-        running_adapter(worker.address, max_inflight_mib=8) as stage,
+        serving(engine, max_inflight_mib=8) as stage,
         stage.client() as talker,
-        stage.client(url(stage)) as client,
+        stage.client("/v1/transcription") as client,
     ):
         await client.expect("session.created")
         await client.send(UPDATE, COMMIT, append())

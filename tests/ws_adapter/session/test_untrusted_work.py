@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import INIT, append
 from tests.ws_adapter.support.process import adapter_process
-from tests.ws_adapter.support.stage import Client, Stage, running_adapter
+from tests.ws_adapter.support.stage import Client, Stage, serving
 from ws_adapter.protocol.duplex.realtime_events import ClientEvent
 from ws_adapter.protocol.media import reference_voice, wav
 from ws_adapter.protocol.media.images import (
@@ -186,7 +186,7 @@ async def test_audio_that_is_far_too_long_is_refused_by_the_length_of_its_text()
 async def stage_with_neighbour() -> AsyncIterator[tuple[Stage, Client]]:
     """An adapter whose only slot is somebody's, so that everybody else waits."""
     engine = ScriptedEngine(listen(), slots=1)
-    async with running_worker(engine, slots=1) as worker, running_adapter(worker.address) as stage:
+    async with serving(engine) as stage:
         async with stage.client() as neighbour:
             await neighbour.begin()
             yield stage, neighbour

@@ -2,34 +2,23 @@
 
 import base64
 import json
-from collections import deque
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from antiphon.contract import Reason
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
-from ws_adapter.protocol.core.actions import (
-    CancelUnits,
-    CloseSocket,
-    OpenWorkerSession,
-    RunUnit,
-    Send,
-    Withdraw,
-)
+from ws_adapter.protocol.core.actions import Send, Withdraw
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
-from ws_adapter.protocol.core.machine import Action, Offload
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import DialectNegotiator
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
-from ws_adapter.protocol.wire.codec import encode, stamp
-from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.protocol.wire.limits import Limits
 
 Event = dict[str, Any]
@@ -68,11 +57,9 @@ class Conversation(Driven):
         **limits: Any,
     ):
         self.limits = Limits(**limits)
-        self._tokens = 0
         vocabulary = self.vocabulary(mode)
         path = "/ws/duplex" if vocabulary.opener == "prepare" else "/v1/realtime"
         super().__init__(path, catalogue, self.limits)
-        self.runs: list[RunUnit] = []
         self._hold_output = hold_output
         self._outbox: list[tuple[Send, Event]] = []
         self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_token)
@@ -100,37 +87,13 @@ class Conversation(Driven):
         """Lets the oldest events of the outbox, or all, leave it: they can no longer be withdrawn."""
         del self._outbox[:events]
 
-    def do(self, actions: list[Action]) -> list[Event]:
-        start = len(self.sent)
-        waiting = deque(actions)
-        while waiting:
-            action = waiting.popleft()
-            assert self.closed is None, f"{action} after the end"
-            match action:
-                case Send():
-                    self._observer.server_said(json.loads(encode(self._stamped(action.event))))
-                    self.sent.append(json.loads(encode(action.event)))
-                    if self._hold_output:
-                        self._outbox.append((action, self.sent[-1]))
-                case RunUnit():
-                    self.runs.append(action)
-                case CancelUnits(unit=unit):
-                    self.cancelled.append(unit)
-                case OpenWorkerSession():
-                    self.configured.append(action)
-                case Withdraw(response_id=response_id):
-                    waiting.extend(self._withdraw(response_id))
-                case Offload(work=work):
-                    waiting.extend(work()(self.now))
-                case CloseSocket():
-                    self.closed = action
-        return self.sent[start:]
-
-    def _stamped(self, event: ServerEvent) -> ServerEvent:
-        """`event` as it would leave."""
-        leaving = structs.replace(event)
-        stamp(leaving, self.now, None)
-        return leaving
+    def carry_out(self, action: Action) -> list[Action]:
+        if isinstance(action, Withdraw):
+            return self._withdraw(action.response_id)
+        caused = super().carry_out(action)
+        if isinstance(action, Send) and self._hold_output:
+            self._outbox.append((action, self.sent[-1]))
+        return caused
 
     def _withdraw(self, response_id: str) -> list[Action]:
         def is_stale(send: Send) -> bool:

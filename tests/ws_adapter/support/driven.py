@@ -1,33 +1,67 @@
 """A machine of a protocol in a jar: what every conversation that drives one has."""
 
 import json
+from collections import deque
 from typing import Any
+
+from msgspec import structs
 
 from antiphon.contract import Reason
 from tests.support.schemas import Event, Observer
-from ws_adapter.protocol.core.actions import CloseSocket, OpenWorkerSession
+from tests.ws_adapter.support.hearing import Hearing
+from ws_adapter.protocol.core.actions import (
+    CancelTranscription,
+    CancelUnits,
+    CloseSocket,
+    Detect,
+    HoldInput,
+    LeaveSlot,
+    Note,
+    OpenWorkerSession,
+    Relate,
+    RunSegment,
+    RunTurn,
+    RunUnit,
+    Send,
+    TakeSlot,
+)
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action
+from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
 from ws_adapter.protocol.core.signals import Failed, Signal
+from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
+from ws_adapter.protocol.wire.codec import encode, stamp
+from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.protocol.wire.limits import Limits
 
 
 class Driven:
     """A session with a clock of its own; `sent` holds the events as a client would parse them.
 
-    Subclasses carry out the actions of their `dialect` in `do`.
+    Subclasses make the `dialect`, and carry out what is particular to it in `carry_out`.
     """
 
     dialect: Any
 
-    def __init__(self, path: str, catalogue: Catalogue | None, limits: Limits) -> None:
+    def __init__(
+        self, path: str, catalogue: Catalogue | None, limits: Limits, *, is_observed: bool = True
+    ) -> None:
         self.now = 1000.0
         self.sent: list[Event] = []
+        self.runs: list[Any] = []
         self.cancelled: list[int] = []
         self.configured: list[OpenWorkerSession] = []
+        self.notes: list[str] = []
         self.closed: CloseSocket | None = None
+        self.has_slot = False
+        self.is_held = False
+        """Whether no more is to be read of the client."""
+        self.transcribing: list[Transcribe] = []
+        """Speech whose words are awaited, the oldest first."""
         self._tokens = 0
+        self._hearing = Hearing()
         self._observer = Observer(path)
+        self._is_observed = is_observed
+        """Whether events are held against their schemas: most of the time of a long conversation."""
         self._catalogue, self._limits = catalogue, limits
 
     @property
@@ -40,13 +74,67 @@ class Driven:
         return f"{self._tokens:012x}"
 
     def do(self, actions: list[Action]) -> list[Event]:
-        raise NotImplementedError
+        """Carry out actions, and behind them those that they cause; return the events that are sent."""
+        start, waiting = len(self.sent), deque(actions)
+        while waiting:
+            action = waiting.popleft()
+            assert self.closed is None, f"{action} after the end"
+            waiting.extend(self.carry_out(action))
+        return self.sent[start:]
+
+    def carry_out(self, action: Action) -> list[Action]:
+        """Carry out one action; return the actions that it causes."""
+        match action:
+            case Send(event=event):
+                self.sent.append(json.loads(encode(event)))
+                if self._is_observed:
+                    self._observer.server_said(self._stamped(event))
+            case RunUnit() | RunTurn() | RunSegment():
+                self.runs.append(action)
+            case CancelUnits(unit=unit):
+                self.cancelled.append(unit)
+            case OpenWorkerSession():
+                self.configured.append(action)
+            case TakeSlot():
+                assert not self.has_slot
+                self.has_slot = True
+            case LeaveSlot():
+                assert self.has_slot
+                self.has_slot = False
+            case Note(text=text):
+                self.notes.append(text)
+            case HoldInput(is_held=is_held):
+                self.is_held = is_held
+            case Offload(work=work):
+                return work()(self.now)
+            case Detect(samples=samples):
+                caused: list[Action] = self.dialect.detected(self._hearing.scores(samples), self.now)
+                return caused
+            case Transcribe():
+                self.transcribing.append(action)
+            case CancelTranscription(item_id=item_id):
+                self.transcribing = [item for item in self.transcribing if item.item_id != item_id]
+            case CloseSocket():
+                self.closed = action
+            case Relate():
+                pass
+            case _:
+                raise TypeError(action)
+        return []
+
+    def _stamped(self, event: ServerEvent) -> Event:
+        """`event` as it would leave."""
+        leaving = structs.replace(event)
+        stamp(leaving, self.now, None)
+        told: Event = json.loads(encode(leaving))
+        return told
 
     def client(self, event: Any) -> list[Event]:
         """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
         told = self.do(self.dialect.text_frame(frame, self.now))
-        if isinstance(event, dict) and not any(answer["type"] == "error" for answer in told):
+        is_heard = not self.dialect.is_waiting and not any(answer["type"] == "error" for answer in told)
+        if self._is_observed and isinstance(event, dict) and is_heard:
             self._observer.client_was_heard(event)
         return told
 
@@ -71,3 +159,10 @@ class Driven:
 
     def fail(self, reason: Reason) -> list[Event]:
         return self.worker(Failed(reason))
+
+    def transcribe(self, news: InputTranscript) -> list[Event]:
+        """Words of the oldest speech that awaits them; its end takes it from the list."""
+        item = self.transcribing[0]
+        if not isinstance(news, InputTranscriptDelta):
+            del self.transcribing[0]
+        return self.do(item.tell(news, self.now))

@@ -6,10 +6,8 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from tests.ws_adapter.support.conversation import Conversation, Event, bring, pcm, ready_signal
-from ws_adapter.protocol.core.actions import Note
+from tests.ws_adapter.support.conversation import Conversation, Event, pcm, ready_signal
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
@@ -46,7 +44,6 @@ class DuplexConversation(Conversation):
     def __init__(
         self, *, mode: Mode = Mode.VIDEO, bare: bool = False, recording_id: str | None = None, **options: Any
     ) -> None:
-        self.notes: list[str] = []
         self._bare = bare
         self._recording_id = recording_id
         super().__init__(mode=mode, **{"silence_tail_units": 0, **options})
@@ -54,10 +51,6 @@ class DuplexConversation(Conversation):
     def vocabulary(self, mode: Mode) -> Vocabulary:
         how: Any = {"announces_slot": not self._bare, "recording_id": self._recording_id}
         return Duplex("omni_k3f9", mode, self.limits, self._new_token, **how)
-
-    def do(self, actions: list[Action]) -> list[Event]:
-        self.notes += [action.text for action in actions if isinstance(action, Note)]
-        return super().do(actions)
 
     def activate(self, payload: Event | None = None, **ready: Any) -> Event:
         """Through to ACTIVE; returns `prepared`."""

@@ -1,7 +1,6 @@
 """The dialect of `/v1/live/sessions` in a jar."""
 
 import base64
-import json
 from typing import Any
 
 import numpy as np
@@ -10,22 +9,12 @@ from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, SPEECH, ready_signal
 from tests.ws_adapter.support.driven import Driven
-from tests.ws_adapter.support.hearing import Hearing
+from tests.ws_adapter.support.realtime_ga_conversation import told as types_of
 from tests.ws_adapter.support.saving import save
-from ws_adapter.protocol.core.actions import (
-    CancelUnits,
-    CloseSocket,
-    Detect,
-    HoldInput,
-    LeaveSlot,
-    OpenWorkerSession,
-    RunUnit,
-    Send,
-    TakeSlot,
-)
+from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import (
     Finalized,
     Moved,
@@ -34,10 +23,8 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.live.sound import PCM_24K, Format
-from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
 AUDIO = "session.output_audio.delta"
@@ -59,16 +46,9 @@ class LiveConversation(Driven):
 
     def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
         super().__init__("/v1/live/sessions", catalogue, Limits(**limits))
-        self.runs: list[RunUnit] = []
-        self.has_slot = False
         self.finished = 0
         """Units that the worker has answered."""
-        self.is_held = False
-        """Whether no more is to be read of the client."""
         self.answers: list[Answer] = []
-        self.transcribing: list[Transcribe] = []
-        """Speech whose words are awaited, the oldest first."""
-        self._hearing = Hearing()
         self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
 
@@ -86,38 +66,10 @@ class LiveConversation(Driven):
         self._hearing.restart()
         return self.do(self.dialect.restore(state, blobs, self.now)) + self.worker(Moved(0.0))
 
-    def do(self, actions: list[Action]) -> list[Event]:
-        before = len(self.sent)
-        for action in actions:
-            assert self.closed is None, f"{action} after the end"
-            match action:
-                case HoldInput(is_held=is_held):
-                    self.is_held = is_held
-                case Send():
-                    if action.answer is not None:
-                        self.answers.append(action.answer)
-                    self.sent.append(json.loads(encode(action.event)))
-                    self._observer.server_said(self.sent[-1])
-                case RunUnit():
-                    self.runs.append(action)
-                case CancelUnits(unit=unit):
-                    self.cancelled.append(unit)
-                case OpenWorkerSession():
-                    self.configured.append(action)
-                case TakeSlot():
-                    assert not self.has_slot
-                    self.has_slot = True
-                case LeaveSlot():
-                    self.has_slot = False
-                case Offload(work=work):
-                    self.do(work()(self.now))
-                case Detect(samples=samples):
-                    self.do(self.dialect.detected(self._hearing.scores(samples), self.now))
-                case Transcribe():
-                    self.transcribing.append(action)
-                case CloseSocket():
-                    self.closed = action
-        return self.sent[before:]
+    def carry_out(self, action: Action) -> list[Action]:
+        if isinstance(action, Send) and action.answer is not None:
+            self.answers.append(action.answer)
+        return super().carry_out(action)
 
     def begin(self, *, reads: frozenset[TextPurpose] = frozenset(), **session: Any) -> Event:
         """Through to ACTIVE, with a model that reads texts for these purposes; returns `session.started`."""
@@ -148,13 +100,6 @@ class LiveConversation(Driven):
             self.finish(end, text)
         return self.sent[before:]
 
-    def transcribe(self, news: InputTranscript) -> list[Event]:
-        """Words of the oldest speech that awaits them; its end takes it from the list."""
-        item = self.transcribing[0]
-        if not isinstance(news, InputTranscriptDelta):
-            del self.transcribing[0]
-        return self.do(item.tell(news, self.now))
-
 
 def sound(events: list[Event]) -> bytes:
     """All that was to be heard."""
@@ -163,8 +108,4 @@ def sound(events: list[Event]) -> bytes:
 
 def told(events: list[Event]) -> list[str]:
     """`type` of each event but audio, `error:CODE` of errors."""
-    return [
-        f"error:{event['error']['code']}" if event["type"] == "error" else event["type"]
-        for event in events
-        if event["type"] != AUDIO
-    ]
+    return types_of([event for event in events if event["type"] != AUDIO])

@@ -1,7 +1,6 @@
 """The GA dialect of OpenAI's Realtime in a jar."""
 
 import base64
-import json
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,9 @@ from tests.ws_adapter.support.conversation import SPEECH, ready_signal
 from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.saving import save
-from ws_adapter.protocol.core.actions import (
-    CancelTranscription,
-    CancelUnits,
-    CloseSocket,
-    Detect,
-    LeaveSlot,
-    Note,
-    OpenWorkerSession,
-    Rewind,
-    RunTurn,
-    RunUnit,
-    Send,
-    TakeSlot,
-)
+from ws_adapter.protocol.core.actions import Detect, LeaveSlot, Rewind, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,
@@ -40,12 +26,10 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.speech import WINDOW
-from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
 from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
-from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
 CATALOGUE = catalogue_of(voices={"amber"}, calls_tools=True)
@@ -121,18 +105,11 @@ class RealtimeGaConversation(Driven):
         **limits: Any,
     ) -> None:
         limited = Limits(**{"session_limit_s": 3600.0, **limits})
-        super().__init__("/v1/realtime?model=antiphon-mini", catalogue, limited)
-        self.runs: list[RunTurn] = []
+        super().__init__("/v1/realtime?model=antiphon-mini", catalogue, limited, is_observed=is_observed)
         self.units: list[RunUnit] = []
         self.rewinds: list[Rewind] = []
-        self.notes: list[str] = []
-        self.transcribing: list[Transcribe] = []
-        """Items whose words are awaited, the oldest first."""
         self.detecting = 0
         """Samples that were given to the detector and not told of."""
-        self.has_slot = False
-        self._is_observed = is_observed
-        """Whether events are held against their schemas: most of the time of a long conversation."""
         self._model = model
         self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
@@ -165,16 +142,6 @@ class RealtimeGaConversation(Driven):
             self.worker(Moved(0.0))
         return self.sent[before:]
 
-    def client(self, event: Event | bytes) -> list[Event]:
-        """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
-        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-        told = self.do(self.dialect.text_frame(frame, self.now))
-        is_refused = any(answer["type"] == "error" for answer in told)
-        is_heard = not is_refused and not self.dialect.is_waiting
-        if self._is_observed and isinstance(event, dict) and is_heard:
-            self._observer.client_was_heard(event)
-        return told
-
     def worker(self, *signals: Signal) -> list[Event]:
         before = len(self.sent)
         for signal in signals:
@@ -183,52 +150,26 @@ class RealtimeGaConversation(Driven):
             self.do(self.dialect.signal(signal, self.now))
         return self.sent[before:]
 
-    def do(self, actions: list[Action]) -> list[Event]:
-        before = len(self.sent)
-        for action in actions:
-            assert self.closed is None, f"{action} after the end"
-            match action:
-                case Send():
-                    self.sent.append(json.loads(encode(action.event)))
-                    if self._is_observed:
-                        self._observer.server_said(self.sent[-1])
-                case RunTurn():
-                    assert self.has_slot
-                    self.runs.append(action)
-                    self._done = 0
-                case RunUnit():
-                    assert self.has_slot
-                    self.units.append(action)
-                case Rewind():
-                    assert self.has_slot
-                    self.rewinds.append(action)
-                case CancelUnits(unit=unit):
-                    self.cancelled.append(unit)
-                case OpenWorkerSession():
-                    self.configured.append(action)
-                case Detect(samples=samples):
-                    self.detecting += samples.size
-                case TakeSlot():
-                    assert not self.has_slot
-                    self.has_slot = True
-                case LeaveSlot():
-                    assert self.has_slot
-                    self.has_slot = False
-                    self._answered = len(self.units)
-                    self._ready = len(self.configured)
-                case Note(text=text):
-                    self.notes.append(text)
-                case Offload(work=work):
-                    self.do(work()(self.now))
-                case Transcribe():
-                    self.transcribing.append(action)
-                case CancelTranscription(item_id=item_id):
-                    self.transcribing = [item for item in self.transcribing if item.item_id != item_id]
-                case CloseSocket():
-                    self.closed = action
-                case _:
-                    raise TypeError(action)
-        return self.sent[before:]
+    def carry_out(self, action: Action) -> list[Action]:
+        match action:
+            case RunTurn():
+                assert self.has_slot
+                self._done = 0
+            case RunUnit():
+                assert self.has_slot
+                self.units.append(action)
+                return []
+            case Rewind():
+                assert self.has_slot
+                self.rewinds.append(action)
+                return []
+            case Detect(samples=samples):
+                self.detecting += samples.size
+                return []
+            case LeaveSlot():
+                self._answered = len(self.units)
+                self._ready = len(self.configured)
+        return super().carry_out(action)
 
     def begin(self, **session: Any) -> Event:
         """Through to the first settings; returns the session as it is then."""
@@ -240,7 +181,8 @@ class RealtimeGaConversation(Driven):
     @property
     def turn(self) -> Turn:
         """The last turn that was given to the worker."""
-        return self.runs[-1].turn
+        turn: Turn = self.runs[-1].turn
+        return turn
 
     def respond(self, **response: Any) -> list[Event]:
         """A `response.create`, as far as to the worker."""
@@ -303,18 +245,6 @@ class RealtimeGaConversation(Driven):
         windows, self.detecting = divmod(self.detecting, WINDOW)
         self.do(self.dialect.detected([score] * windows, self.now))
         return self.sent[before:]
-
-    def commit(self, seconds: float = 1.0) -> list[Event]:
-        """The client commits so much sound."""
-        self.client(append(seconds))
-        return self.client(COMMIT)
-
-    def transcribe(self, news: InputTranscript) -> list[Event]:
-        """The words of the oldest item that awaits them; its end takes it from the list."""
-        item = self.transcribing[0]
-        if not isinstance(news, InputTranscriptDelta):
-            del self.transcribing[0]
-        return self.do(item.tell(news, self.now))
 
 
 def begun(**session: Any) -> RealtimeGaConversation:

@@ -162,24 +162,44 @@ class Stage:
 
     @property
     def url(self) -> str:
-        return self.address.replace("http://", "ws://") + "/v1/realtime?mode=audio"
+        return self.at("/v1/realtime?mode=audio")
+
+    def at(self, path: str) -> str:
+        """The address of WebSockets at a path."""
+        return self.address.replace("http://", "ws://") + path
 
     async def request(
         self, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes = b""
     ) -> tuple[int, dict[str, str], Any]:
         """Status, headers and JSON body of an HTTP request."""
-        host, port = self.address.removeprefix("http://").split(":")
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+        lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-        reader, writer = await asyncio.open_connection(host, int(port))
         lines += [f"Content-Length: {len(body)}"] * bool(body)
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        async with asyncio.timeout(PATIENCE_S):
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
+        head, _, body = (await self.exchange("\r\n".join([*lines, "", ""]).encode() + body)).partition(
+            b"\r\n\r\n"
+        )
         status, *lines = head.decode().split("\r\n")
         told = dict(line.lower().split(": ", 1) for line in lines)
         return int(status.split()[1]), told, json.loads(body) if body else None
+
+    async def opened(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection without a protocol, on which `data` was sent."""
+        host, port = self.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(data)
+        return reader, writer
+
+    async def exchange(self, data: bytes, port: int | None = None) -> bytes:
+        """All that is answered to `data`, at the public port or another one of this machine."""
+        if port is None:
+            reader, writer = await self.opened(data)
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+        async with asyncio.timeout(PATIENCE_S):
+            told = await reader.read()
+        writer.close()
+        return told
 
     async def until(self, **state: Any) -> None:
         """Waits until `/readyz` says this."""
@@ -196,6 +216,9 @@ class Stage:
 
     @asynccontextmanager
     async def client(self, url: str | None = None, **options: Any) -> AsyncIterator[Client]:
+        """A client at `url`, which may be a path of this adapter."""
+        if url and url.startswith("/"):
+            url = self.at(url)
         # The server, not this client, has to notice that its peer is gone.
         options = {
             "max_size": None,
@@ -254,10 +277,19 @@ async def running_adapter(
 
 
 @asynccontextmanager
+async def serving(
+    engine: ScriptedEngine, worker_options: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Stage]:
+    """An adapter in front of a worker that plays `engine`."""
+    async with running_worker(engine, slots=engine.slots, **(worker_options or {})) as worker:
+        async with running_adapter(worker.address, **options) as stage:
+            yield stage
+
+
+@asynccontextmanager
 async def client_of(
     engine: ScriptedEngine, clock: Clock | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     """A client in front of an adapter in front of a worker that plays `engine`."""
-    async with running_worker(engine, slots=engine.slots) as worker:
-        async with running_adapter(worker.address, clock=clock, **options) as stage, stage.client() as client:
-            yield client
+    async with serving(engine, clock=clock, **options) as stage, stage.client() as client:
+        yield client

@@ -1,8 +1,7 @@
 """The dialect of `/v1/transcription` in a jar."""
 
 import base64
-import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -10,21 +9,11 @@ from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
 from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.saving import save
-from ws_adapter.protocol.core.actions import (
-    CancelUnits,
-    CloseSocket,
-    LeaveSlot,
-    Note,
-    OpenWorkerSession,
-    RunSegment,
-    Send,
-    TakeSlot,
-)
+from ws_adapter.protocol.core.actions import CancelUnits, LeaveSlot, RunSegment, TakeSlot
 from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
 from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.transcription.machine import Transcription
-from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
 SESSION_ID = "sess-0b6d2f3e9a7c4d51b8e0f1a2c3d4e5f6"
@@ -70,11 +59,8 @@ class TranscriptionConversation(Driven):
 
     def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
         super().__init__("/v1/transcription", catalogue, Limits(**limits))
-        self.notes: list[str] = []
-        self.runs: list[RunSegment] = []
         self.heard: list[RunSegment] = []
         self.finalized = 0
-        self.setups: list[TranscriptionSetup] = []
         self.slot = "none"
         """`none`, `wanted` or `held`."""
         self.taken = 0
@@ -116,41 +102,25 @@ class TranscriptionConversation(Driven):
             self.do(self.dialect.signal(signal, self.now))
         return self.sent[start:]
 
-    def do(self, actions: list[Action]) -> list[Event]:
-        start = len(self.sent)
-        for action in actions:
-            assert self.closed is None, f"{action} after the end"
-            match action:
-                case Send():
-                    event = json.loads(encode(action.event))
-                    self._observer.server_said(event)
-                    self.sent.append(event)
-                case TakeSlot():
-                    assert self.slot in ("none", "failed"), "it has one, or waits for one"
-                    self.slot = "wanted"
-                    self.taken += 1
-                case LeaveSlot():
-                    assert self.slot != "none"
-                    self.slot = "none"
-                    self.left += 1
-                case OpenWorkerSession():
-                    assert isinstance(action.setup, TranscriptionSetup)
-                    self.setups.append(action.setup)
-                case RunSegment():
-                    assert self.slot == "held"
-                    self.runs.append(action)
-                    self.heard.append(action)
-                    assert action.unit == len(self.runs)
-                case CancelUnits(unit=unit):
-                    assert self.slot == "held"
-                    self.cancelled.append(unit)
-                case Note(text=text):
-                    self.notes.append(text)
-                case CloseSocket():
-                    self.closed = action
-                case _:
-                    raise AssertionError(action)
-        return self.sent[start:]
+    def carry_out(self, action: Action) -> list[Action]:
+        match action:
+            case TakeSlot():
+                assert self.slot in ("none", "failed"), "it has one, or waits for one"
+                self.slot = "wanted"
+                self.taken += 1
+            case LeaveSlot():
+                assert self.slot != "none"
+                self.slot = "none"
+                self.left += 1
+            case RunSegment():
+                assert self.slot == "held"
+                self.runs.append(action)
+                self.heard.append(action)
+                assert action.unit == len(self.runs)
+            case _:
+                assert self.slot == "held" or not isinstance(action, CancelUnits)
+                return super().carry_out(action)
+        return []
 
     def grant(self) -> list[Event]:
         """A slot is attached to."""
@@ -186,6 +156,13 @@ class TranscriptionConversation(Driven):
             run, said, text = self.runs[self.finalized], text, ""
             self.finish(run.unit, said, UnitEnd.TURN if run.ends else UnitEnd.CHUNK)
         return self.sent[start:]
+
+    @property
+    def setups(self) -> list[TranscriptionSetup]:
+        """The settings that workers were given."""
+        setups = [action.setup for action in self.configured]
+        assert all(isinstance(setup, TranscriptionSetup) for setup in setups)
+        return cast("list[TranscriptionSetup]", setups)
 
     @property
     def samples(self) -> int:

@@ -1,32 +1,21 @@
 """Transcription in OpenAI's events, in a jar; see `Become` for how a session comes to it."""
 
-import json
 from typing import Any
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.driven import Driven
-from tests.ws_adapter.support.hearing import Hearing
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
+from tests.ws_adapter.support.realtime_ga_conversation import told as types_of
 from tests.ws_adapter.support.saving import save
-from ws_adapter.protocol.core.actions import (
-    CancelUnits,
-    CloseSocket,
-    Detect,
-    LeaveSlot,
-    OpenWorkerSession,
-    RunSegment,
-    Send,
-    TakeSlot,
-)
+from ws_adapter.protocol.core.actions import LeaveSlot, RunSegment
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Become, Machine, Offload
+from ws_adapter.protocol.core.machine import Action, Become, Machine
 from ws_adapter.protocol.core.signals import Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.transcription_ga.machine import ProtocolChooser
-from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
 CATALOGUE = catalogue_of()
@@ -47,9 +36,6 @@ class TranscriptionGaConversation(Driven):
 
     def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
         super().__init__("/v1/realtime?intent=transcription", catalogue, Limits(**limits))
-        self.runs: list[RunSegment] = []
-        self.has_slot = False
-        self._hearing = Hearing()
         self._answered = 0
         self._left_slots = 0
         self.dialect = self.new_dialect()
@@ -80,41 +66,18 @@ class TranscriptionGaConversation(Driven):
                 self.do(self.dialect.signal(signal, self.now))
         return self.sent[before:]
 
-    def do(self, actions: list[Action]) -> list[Event]:
-        before = len(self.sent)
-        for action in actions:
-            assert self.closed is None, f"{action} after the end"
-            match action:
-                case Send():
-                    self.sent.append(json.loads(encode(action.event)))
-                    self._observer.server_said(self.sent[-1])
-                case Become():
-                    self.dialect = action.machine
-                case RunSegment():
-                    assert self.has_slot
-                    self.runs.append(action)
-                case OpenWorkerSession():
-                    self.configured.append(action)
-                case CancelUnits(unit=unit):
-                    self.cancelled.append(unit)
-                case Detect(samples=samples):
-                    self.do(self.dialect.detected(self._hearing.scores(samples), self.now))
-                case TakeSlot():
-                    assert not self.has_slot
-                    self.has_slot = True
-                case LeaveSlot():
-                    assert self.has_slot
-                    self.has_slot = False
-                    self._left_slots += 1
-                    self.runs.clear()
-                    self._answered = 0
-                case Offload(work=work):
-                    self.do(work()(self.now))
-                case CloseSocket():
-                    self.closed = action
-                case _:
-                    raise TypeError(action)
-        return self.sent[before:]
+    def carry_out(self, action: Action) -> list[Action]:
+        match action:
+            case Become():
+                self.dialect = action.machine
+                return []
+            case RunSegment():
+                assert self.has_slot
+            case LeaveSlot():
+                self._left_slots += 1
+                self.runs.clear()
+                self._answered = 0
+        return super().carry_out(action)
 
     def grant(self) -> list[Event]:
         """A slot and a worker that is ready."""
@@ -139,9 +102,4 @@ class TranscriptionGaConversation(Driven):
 
 def told(events: list[Event]) -> list[str]:
     """`type` of each event, without what they share; `error:CODE` of errors."""
-    return [
-        f"error:{event['error']['code']}"
-        if event["type"] == "error"
-        else event["type"].removeprefix(f"{WORDS}.")
-        for event in events
-    ]
+    return [name.removeprefix(f"{WORDS}.") for name in types_of(events)]

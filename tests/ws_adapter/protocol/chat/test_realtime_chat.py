@@ -39,8 +39,8 @@ def code_of(events: list[Event]) -> str:
 def concluded(jar: Jar, close: int, *told: str, reason: str | None = None) -> None:
     """Fails unless the last events were `told`, the last one with this reason, and the connection closes."""
     assert kinds(jar.sent)[-len(told) :] == list(told)
-    assert reason in (None, jar.sent[-1].get("reason"))
-    assert jar.close_code == close
+    assert jar.closed is not None
+    assert jar.closed.code == close
 
 
 @pytest.fixture

@@ -185,7 +185,14 @@ def test_three_failures_in_a_row_end_the_session(talk: Conversation) -> None:
     events = talk.finish(6, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
     assert kinds(events) == ["error:inference_error", "listen", "session.closed"]
     assert events[-1]["reason"] == "backend_error"
-    assert talk.close_code == 1011
+    assert close_code(talk) == 1011
+
+
+def test_session_closed_answers_everything_that_was_open(talk: Conversation) -> None:
+    talk.client(append(4.0))
+    talk.client({"type": "session.close"})
+    talk.finish(1)
+    assert [e["type"] for e in talk.sent].index("session.closed") == len(talk.sent) - 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from antiphon.contract import METADATA_LEASE, Reason
 from inference_service.errors import LeaseInvalid, StaleLease
 from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.slots import SlotTable
-from tests.ws_adapter.dispatch.test_inprocess import KnownRegistry
+from tests.ws_adapter.support.backend import ListedRegistry
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.dispatch import base
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
@@ -24,7 +24,7 @@ def new_dispatcher(
     key: bytes | None = KEY, clock: ManualClock | None = None, a: int = 2
 ) -> InProcessDispatcher:
     """One in front of a worker `a` with so many slots."""
-    return InProcessDispatcher(KnownRegistry(a=a), clock or ManualClock(), QueueRules(), key)
+    return InProcessDispatcher(ListedRegistry(a=a), clock or ManualClock(), QueueRules(), key)
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from tests.e2e.support.conversation import answer
 from tests.failures.link import Link, link_to
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
-from tests.ws_adapter.server.test_several_adapters import age
+from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 OPTIONS = (

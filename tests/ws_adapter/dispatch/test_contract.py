@@ -3,13 +3,13 @@
 import asyncio
 import random
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from antiphon.contract import Reason
 from antiphon_service.pools import pool_name
-from tests.ws_adapter.support.backend import Build, Caller, Callers, stage, until, until_told
+from tests.ws_adapter.support.backend import Build, Callers, stage, until_told
+from tests.ws_adapter.support.stage import until
 from ws_adapter.dispatch.base import Lease, Need, Share
 from ws_adapter.process.errors import (
     AttachFailed,
@@ -35,17 +35,6 @@ async def until_length(callers: Callers, expected: int) -> None:
         return (await callers.backend.dispatcher.status()).queue_length == expected
 
     await until_told(is_so)
-
-
-async def served(callers: Callers, *arguments: Any, **options: Any) -> Caller:
-    caller = await callers.enter(*arguments, **options)
-    await until(lambda: caller.lease)
-    return caller
-
-
-def worker_of(caller: Caller) -> str:
-    assert caller.lease is not None
-    return caller.lease.worker_id
 
 
 async def test_each_slot_has_one_session_at_a_time_and_epochs_rise(build: Build) -> None:
@@ -79,7 +68,7 @@ async def test_caller_disconnecting_with_unused_grant_returns_slot(build: Build)
             async with callers.backend.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
                 async for _ in ticket.updates():
                     pass  # it never comes to its worker
-        await served(callers)
+        await callers.served()
 
 
 async def test_caller_cancelled_at_any_step_leaves_no_ticket_or_lease(build: Build) -> None:
@@ -97,7 +86,7 @@ async def test_caller_cancelled_at_any_step_leaves_no_ticket_or_lease(build: Bui
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-        caller = await served(callers)
+        caller = await callers.served()
         await caller.leave()
         await until_length(callers, 0)
 
@@ -105,7 +94,7 @@ async def test_caller_cancelled_at_any_step_leaves_no_ticket_or_lease(build: Bui
 async def test_caller_after_worker_loss_goes_to_queue_head(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
         await callers.backend.open("a", 1)
-        first = await served(callers)
+        first = await callers.served()
         second = await callers.enter()
         told = [place.position for place in second.places]
         again = await callers.enter(again=POOL)
@@ -124,14 +113,14 @@ async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_ad
                 async for _ in ticket.updates():
                     pass
                 raise AttachFailed(Reason.WORKER_LOST)
-        await served(callers, again=POOL)
+        await callers.served(again=POOL)
 
 
 async def test_draining_worker_gets_no_new_callers(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         await callers.backend.open("a", 2)
         await callers.backend.open("b", 1)
-        await served(callers)
+        await callers.served()
         await callers.backend.drain("a")
         others = [await callers.enter() for _ in range(3)]
         await until(lambda: any(caller.lease for caller in others))
@@ -151,18 +140,18 @@ async def test_new_worker_serves_waiting_callers(build: Build) -> None:
 async def test_lost_worker_with_sessions_blocks_no_waiting_caller(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         await callers.backend.open("a", 1)
-        await served(callers)
+        await callers.served()
         second = await callers.enter()
         await callers.backend.shut("a")
         await callers.backend.open("b", 1)
         await until(lambda: second.lease)
-        assert worker_of(second) == "b"
+        assert second.worker_id == "b"
 
 
 async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
         await callers.backend.open("a", 1)
-        await served(callers)
+        await callers.served()
         waiting = [await callers.enter() for _ in range(4)]
         assert [caller.places[0].position for caller in waiting] == [1, 2, 3, 4]
         await waiting[1].vanish()
@@ -180,7 +169,7 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Bui
 async def test_full_queue_rejects_only_new_callers_and_keeps_no_ticket(of_adapter: Build) -> None:
     async with stage(of_adapter, capacity=2) as callers:
         await callers.backend.open("a", 1)
-        await served(callers)
+        await callers.served()
         waiting = [await callers.enter() for _ in range(2)]
         late = await callers.enter()
         again = await callers.enter(again=POOL)
@@ -194,7 +183,7 @@ async def test_full_queue_rejects_only_new_callers_and_keeps_no_ticket(of_adapte
 async def test_longest_wait_ends_it(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
-        await served(callers)
+        await callers.served()
         caller = await callers.enter(max_wait=0.3)
         await until(lambda: caller.error)
         assert isinstance(caller.error, WaitExpired)
@@ -206,7 +195,7 @@ async def test_waiting_ticket_can_be_cancelled_by_its_id(
 ) -> None:
     async with stage(of_adapter) as callers:
         await callers.backend.open("a", 1)
-        await served(callers)
+        await callers.served()
         waiting = await callers.enter(label="kitchen")
         dispatcher = callers.backend.dispatcher
         found = await dispatcher.find(waiting.ticket_id)
@@ -224,7 +213,7 @@ async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: 
     """Nothing is known of sessions: each is taken to last as long again as it has, at least 5 s."""
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
-        await served(callers)
+        await callers.served()
         waiting = [await callers.enter() for _ in range(3)]
 
         def told() -> list[float]:
@@ -237,7 +226,7 @@ async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: 
 async def test_view_lists_waiting_callers_and_running_sessions(of_adapter: Build) -> None:
     async with stage(of_adapter, capacity=7) as callers:
         await callers.backend.open("a", 1)
-        await served(callers, Kind.TRANSCRIPTION)
+        await callers.served(Kind.TRANSCRIPTION)
         first, second = await callers.enter(label="one"), await callers.enter(label="two")
         dispatcher = callers.backend.dispatcher
 
@@ -264,7 +253,7 @@ async def test_dispatcher_has_spare_slot_only_if_free_and_queue_is_empty(of_adap
             return dispatcher.has_spare(Kind.TRANSCRIPTION, Need(Mode.TRANSCRIPTION))
 
         await until(is_spare)
-        holder = await served(callers)
+        holder = await callers.served()
         await until(lambda: not is_spare())
         second = await callers.enter()
         await holder.leave()
@@ -291,10 +280,8 @@ async def test_no_session_gets_a_worker_that_cannot_serve_it(of_adapter: Build) 
             (Kind.CHAT, Need(), {"mini", "text"}),
         ]
         for kind, need, allowed in wishes * 2:
-            caller = await callers.enter(kind, need=need)
-            await until(lambda caller=caller: caller.lease)
-            assert caller.lease is not None
-            assert caller.lease.worker_id in allowed
+            caller = await callers.served(kind, need=need)
+            assert caller.worker_id in allowed
             await caller.leave()
 
 
@@ -318,17 +305,17 @@ async def test_without_a_free_slot_it_stands_where_the_wait_is_shortest(build: B
         either = await callers.enter()
         await written.leave()
         await until(lambda: either.lease)
-        assert worker_of(either) == "text"
+        assert either.worker_id == "text"
 
 
 async def test_unservable_ticket_is_rejected_and_others_are_served(build: Build) -> None:
     async with stage(build, no_worker_grace_s=0.5) as callers:
         await callers.backend.open("text", 1, "words", TEXT)
         await callers.backend.open("mini", 1)
-        await served(callers, Kind.AUDIO_DUPLEX)
+        await callers.served(Kind.AUDIO_DUPLEX)
         await callers.backend.shut("mini")
         unserved = await callers.enter(Kind.AUDIO_DUPLEX)
-        await served(callers)
+        await callers.served()
         await until(lambda: unserved.error)
         assert isinstance(unserved.error, DispatcherUnavailable)
 
@@ -336,7 +323,7 @@ async def test_unservable_ticket_is_rejected_and_others_are_served(build: Build)
 async def test_kind_never_served_is_granted_to_any_worker(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("text", 1, "words", TEXT)
-        await served(callers, Kind.AUDIO_DUPLEX)
+        await callers.served(Kind.AUDIO_DUPLEX)
 
 
 async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_adapter: Build) -> None:
@@ -362,7 +349,7 @@ async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: B
         words = Need(models=frozenset({"words"}))
         first, second = await callers.enter(need=words), await callers.enter(need=words)
         await until(lambda: first.lease)
-        assert worker_of(first) == "text"
+        assert first.worker_id == "text"
         assert second.lease is None
         nothing = await callers.enter(need=Need(models=frozenset({"others"})))
         await until(lambda: nothing.error)
@@ -372,12 +359,12 @@ async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: B
 async def test_ticket_of_removed_pool_moves_to_pool_with_capable_worker(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         await callers.backend.open("text", 1, "words", TEXT)
-        await served(callers)
+        await callers.served()
         waiting = await callers.enter()
         await callers.backend.open("mini", 1)
         await callers.backend.shut("text")
         await until(lambda: waiting.lease)
-        assert worker_of(waiting) == "mini"
+        assert waiting.worker_id == "mini"
 
 
 async def test_callers_without_any_worker_are_rejected_after_grace(build: Build) -> None:
@@ -395,17 +382,17 @@ async def test_holder_gets_all_slots_of_each_pool_but_one(of_adapter: Build) -> 
         await callers.backend.open("a", 3)
         await callers.backend.open("o", 2, model="other")
         share, need = Share("key:one"), Need(model="antiphon-mini")
-        own = [await served(callers, need=need, share=share) for _ in range(2)]
+        own = [await callers.served(need=need, share=share) for _ in range(2)]
 
         refused = await callers.enter(need=need, share=share)
-        await served(callers, need=need, share=Share("key:other"))
+        await callers.served(need=need, share=Share("key:other"))
         waits = [await callers.enter(need=need, share=Share("key:third")) for _ in range(3)]
 
         assert isinstance(refused.error, SlotLimit)
         assert waits[0].places
         assert isinstance(waits[2].error, SlotLimit), "those who wait count"
         assert "at most 2" in str(waits[2].error)
-        await served(callers, need=Need(model="other"), share=share)
+        await callers.served(need=Need(model="other"), share=share)
         await waits[0].vanish()
         await waits[1].vanish()
         await own[0].leave()

@@ -1,112 +1,49 @@
 """The queue in front of the slots."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from antiphon.contract import Reason
 from antiphon_service.pools import pool_name
+from tests.ws_adapter.support.backend import Caller, Callers, InProcessBackend, ListedRegistry
 from tests.ws_adapter.support.stage import ManualClock
-from ws_adapter.dispatch.base import Lease, QueuePlace
-from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, WaitCancelled, WaitExpired
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.worker.registry import Registry, WorkerInfo
 
 POOL = pool_name("antiphon-mini", Mode)
 
 
-class KnownRegistry(Registry):
-    """Workers that a test puts there and takes away."""
+class Queue(Callers):
+    """The dispatcher of one adapter on a clock that the test turns, and its callers."""
 
-    def __init__(self, **slots: int) -> None:
-        super().__init__(())
-        self.slots = slots
-        self.suspected: list[str] = []
-
-    def ready(self) -> list[tuple[str, WorkerInfo]]:
-        return [
-            (f"{name}:1", WorkerInfo(name, "antiphon-mini", count, frozenset(), frozenset(Mode)))
-            for name, count in self.slots.items()
-        ]
-
-    def suspect(self, target: str) -> None:
-        self.suspected.append(target)
-
-    def set(self, **slots: int) -> None:
-        self.slots = slots
-        self.changed()
-
-
-@dataclass
-class Caller:
-    """A caller that wants a slot and keeps it until `leave` is set."""
-
-    places: list[QueuePlace] = field(default_factory=list)
-    lease: Lease | None = None
-    error: BaseException | None = None
-    leave: asyncio.Event = field(default_factory=asyncio.Event)
-    task: "asyncio.Task[None] | None" = None
-
-
-class Queue:
-    """A dispatcher with its registry, clock and callers."""
-
-    def __init__(self, registry: KnownRegistry, **rules: Any) -> None:
+    def __init__(self, registry: ListedRegistry, **rules: Any) -> None:
         self.registry = registry
         self.clock = ManualClock()
-        self.dispatcher = InProcessDispatcher(registry, self.clock, QueueRules(**rules))
-        self.callers: list[Caller] = []
-        self.granted: list[Caller] = []
+        backend = InProcessBackend(QueueRules(**rules), registry, self.clock)
+        self.dispatcher = backend.dispatcher
+        super().__init__(backend)
 
-    async def enter(
-        self, max_wait: float = 0.0, again: str | None = None, kind: Kind = Kind.AUDIO_DUPLEX, label: str = ""
-    ) -> Caller:
-        caller = Caller()
-        self.callers.append(caller)
-        caller.task = asyncio.create_task(self._hold(caller, max_wait, again, kind, label))
+    async def enter(self, kind: Kind = Kind.AUDIO_DUPLEX, **options: Any) -> Caller:
+        caller = self.start(kind, **options)
         await settle()
         return caller
-
-    async def _hold(self, caller: Caller, max_wait: float, again: str | None, kind: Kind, label: str) -> None:
-        try:
-            async with self.dispatcher.acquire(kind, max_wait, label=label, again=again) as ticket:
-                async for update in ticket.updates():
-                    if isinstance(update, Lease):
-                        caller.lease = update
-                        self.granted.append(caller)
-                    else:
-                        assert update.ticket_id == ticket.id
-                        caller.places.append(update)
-                await caller.leave.wait()
-        except Exception as error:
-            caller.error = error
 
     async def advance(self, seconds: float) -> None:
         await self.clock.advance(seconds)
         await settle()
 
     async def leave(self, caller: Caller) -> None:
-        caller.leave.set()
-        await settle()
-
-    async def vanish(self, caller: Caller) -> None:
-        assert caller.task is not None
-        caller.task.cancel()
+        caller.leaving.set()
         await settle()
 
     async def end(self) -> None:
-        for caller in self.callers:
-            assert caller.task is not None
-            caller.task.cancel()
-        await asyncio.gather(*(caller.task for caller in self.callers if caller.task), return_exceptions=True)
+        await super().end()
         await self.dispatcher.close()
 
 
@@ -116,8 +53,8 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def queue(registry: KnownRegistry | None = None, **rules: Any) -> AsyncIterator[Queue]:
-    stage = Queue(registry or KnownRegistry(a=1), **rules)
+async def queue(registry: ListedRegistry | None = None, **rules: Any) -> AsyncIterator[Queue]:
+    stage = Queue(registry or ListedRegistry(a=1), **rules)
     try:
         yield stage
     finally:
@@ -149,21 +86,9 @@ async def learn(stage: Queue, seconds: float, *kinds: Kind) -> None:
         await stage.leave(caller)
 
 
-async def test_estimate_follows_the_protocol() -> None:
-    async with queue(KnownRegistry(a=2)) as stage:
-        await learn(stage, 120, Kind.AUDIO_DUPLEX)
-        await stage.enter()
-        await stage.advance(30)
-        await stage.enter()
-        await stage.advance(10)
-        third, fourth = await stage.enter(), await stage.enter()
-        assert third.places[0].estimated_wait_s == pytest.approx(80.0)
-        assert fourth.places[0].estimated_wait_s == pytest.approx(110.0)
-
-
 async def test_wait_estimate_without_history_uses_session_ages_and_is_guess() -> None:
     """Of two that run, each is taken to last as long again as it has, and then the next as long as both."""
-    async with queue(KnownRegistry(a=2)) as stage:
+    async with queue(ListedRegistry(a=2)) as stage:
         await stage.enter()
         await stage.advance(10)
         await stage.enter()
@@ -186,8 +111,7 @@ async def test_estimate_is_no_guess_once_three_sessions_of_each_kind_before_it_a
 async def test_slot_granted_to_a_caller_that_vanishes_in_the_same_moment_goes_to_the_next() -> None:
     async with queue() as stage:
         first, second, third = [await stage.enter() for _ in range(3)]
-        first.leave.set()
-        assert second.task is not None
+        first.leaving.set()
         second.task.cancel()
         await settle()
         assert third.lease is not None
@@ -204,7 +128,7 @@ async def test_longest_wait() -> None:
 
 
 async def test_least_busy_worker_comes_first() -> None:
-    async with queue(KnownRegistry(a=1, b=3)) as stage:
+    async with queue(ListedRegistry(a=1, b=3)) as stage:
         callers = [await stage.enter() for _ in range(6)]
         targets = [caller.lease.worker_id for caller in callers if caller.lease]
         assert targets[:2] == ["b", "b"]
@@ -232,7 +156,7 @@ async def test_worker_that_failed_an_attach_is_suspected() -> None:
 
 
 async def test_worker_without_free_slot_gets_no_callers_until_reopened() -> None:
-    async with queue(KnownRegistry(a=4)) as stage:
+    async with queue(ListedRegistry(a=4)) as stage:
         with pytest.raises(AttachFailed):
             await refused(stage, Reason.NO_FREE_SLOT)
         waiting = await stage.enter()
@@ -245,7 +169,7 @@ async def test_worker_without_free_slot_gets_no_callers_until_reopened() -> None
 
 
 async def test_callers_without_worker_wait_for_grace_then_are_rejected() -> None:
-    async with queue(KnownRegistry()) as stage:
+    async with queue(ListedRegistry()) as stage:
         waiting = await stage.enter()
         await stage.advance(9.9)
         assert waiting.error is None
@@ -256,7 +180,7 @@ async def test_callers_without_worker_wait_for_grace_then_are_rejected() -> None
 
 
 async def test_worker_in_time_serves_waiting_callers_and_late_worker_new_ones() -> None:
-    async with queue(KnownRegistry()) as stage:
+    async with queue(ListedRegistry()) as stage:
         waiting = await stage.enter()
         await stage.advance(9)
         stage.registry.set(a=1)
@@ -264,37 +188,14 @@ async def test_worker_in_time_serves_waiting_callers_and_late_worker_new_ones() 
         assert waiting.lease is not None
         await stage.advance(60)
         assert waiting.error is None
-    async with queue(KnownRegistry()) as stage:
+    async with queue(ListedRegistry()) as stage:
         await stage.advance(11)
         stage.registry.set(a=1)
         assert (await stage.enter()).lease is not None
 
 
-async def test_estimate_without_a_worker_is_the_longest_wait() -> None:
-    async with queue(KnownRegistry()) as stage:
-        place = (await stage.enter(max_wait=30)).places[0]
-        assert (place.estimated_wait_s, place.estimate_is_guess) == (30.0, True)
-
-
-async def test_hundred_callers_at_once_never_hold_more_than_four_slots() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    dice = random.Random(seed)
-    most = 0
-    async with queue(KnownRegistry(a=3, b=1), capacity=1000) as stage:
-        callers = [await stage.enter(kind=dice.choice([*Kind])) for _ in range(100)]
-        while any(caller.lease is None for caller in callers):
-            held = {(c.lease.worker_id, c.lease.slot) for c in callers if c.lease and not c.leave.is_set()}
-            holding = [c for c in callers if c.lease and not c.leave.is_set()]
-            assert len(held) == len(holding)
-            most = max(most, len(holding))
-            await stage.leave(dice.choice(holding))
-        assert most == 4
-        assert stage.granted == callers
-
-
 async def test_estimate_counts_each_kind_by_itself() -> None:
-    async with queue(KnownRegistry(a=2)) as stage:
+    async with queue(ListedRegistry(a=2)) as stage:
         await learn(stage, 90, Kind.OMNI_DUPLEX)
         await learn(stage, 120, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
@@ -307,21 +208,13 @@ async def test_estimate_counts_each_kind_by_itself() -> None:
 
 async def test_wait_estimate_is_capped_by_remaining_limit_of_each_kind() -> None:
     limits = {Kind.AUDIO_DUPLEX: 50.0, Kind.OMNI_DUPLEX: 30.0}
-    async with queue(KnownRegistry(a=2), session_limits_s=limits) as stage:
+    async with queue(ListedRegistry(a=2), session_limits_s=limits) as stage:
         await learn(stage, 90, Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.AUDIO_DUPLEX)
         await stage.advance(10)
         waiting = [await stage.enter(kind=Kind.OMNI_DUPLEX) for _ in range(2)]
         assert [caller.places[0].estimated_wait_s for caller in waiting] == [20, 40]
-
-
-async def test_session_over_its_usual_length_counts_five_seconds() -> None:
-    async with queue() as stage:
-        await learn(stage, 90, Kind.OMNI_DUPLEX)
-        await stage.enter(kind=Kind.OMNI_DUPLEX)
-        await stage.advance(500)
-        assert (await stage.enter()).places[0].estimated_wait_s == 5
 
 
 async def test_ticket_that_has_its_slot_cannot_be_cancelled() -> None:
@@ -342,7 +235,7 @@ async def test_cancelled_ticket_gets_no_slot_that_becomes_free_at_the_same_time(
         first, second, third = [await stage.enter() for _ in range(3)]
         assert first.places == []
         cancelling = stage.dispatcher.cancel(second.places[0].ticket_id)
-        first.leave.set()
+        first.leaving.set()
         assert await cancelling
         await settle()
         assert isinstance(second.error, WaitCancelled)

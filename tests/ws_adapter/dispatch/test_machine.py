@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.long import examples
-from tests.ws_adapter.dispatch.test_inprocess import POOL, Caller, KnownRegistry, Queue, settle
+from tests.ws_adapter.dispatch.test_inprocess import POOL, Queue, settle
+from tests.ws_adapter.support.backend import Caller, ListedRegistry
 from ws_adapter.dispatch.base import QueueView
 from ws_adapter.process.errors import QueueFull, WaitCancelled
 from ws_adapter.protocol.core.kind import Kind
@@ -37,14 +38,14 @@ class DispatchMachine(RuleBasedStateMachine):
         self.run(self._start(slots))
 
     async def _start(self, slots: int) -> None:
-        self.queue = Queue(KnownRegistry(a=slots), capacity=CAPACITY, no_worker_grace_s=1e9)
+        self.queue = Queue(ListedRegistry(a=slots), capacity=CAPACITY, no_worker_grace_s=1e9)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(coroutine)
 
     @property
     def slots(self) -> int:
-        return sum(self.queue.registry.slots.values())
+        return sum(info.slots for info in self.queue.registry.infos.values())
 
     @rule(kind=st.sampled_from(Kind), again=st.booleans())
     def enter(self, kind: Kind, again: bool) -> None:
@@ -68,9 +69,13 @@ class DispatchMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def vanish(self, data: st.DataObject) -> None:
         entry = data.draw(st.sampled_from([*self.waiting, *self.holding]))
-        self.run(self.queue.vanish(entry.caller))
+        self.run(self._vanish(entry.caller))
         (self.waiting if entry in self.waiting else self.holding).remove(entry)
         self.grant()
+
+    async def _vanish(self, caller: Caller) -> None:
+        await caller.vanish()
+        await settle()
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -98,7 +103,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.grant()
 
     async def _replace(self, slots: int) -> None:
-        name = f"w{len(self.epochs)}_{len(self.queue.callers)}"
+        name = f"w{len(self.epochs)}_{len(self.queue.all)}"
         self.queue.registry.set(**({name: slots} if slots else {}))
         await settle()
 
@@ -112,7 +117,7 @@ class DispatchMachine(RuleBasedStateMachine):
         at_ready = [
             entry
             for entry in self.holding
-            if entry.caller.lease is not None and entry.caller.lease.worker_id in self.queue.registry.slots
+            if entry.caller.lease is not None and entry.caller.lease.worker_id in self.queue.registry.infos
         ]
         for _ in range(max(0, self.slots - len(at_ready))):
             if self.waiting:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.ws_adapter.support.backend import Build, Caller, Callers, stage, until
+from tests.ws_adapter.support.backend import Build, Caller, Callers, stage
+from tests.ws_adapter.support.stage import until
 from ws_adapter.dispatch.base import HEAD_START, Priority
 
 HIGH, LOW = Priority.HIGH, Priority.LOW

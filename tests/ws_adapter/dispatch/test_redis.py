@@ -12,15 +12,9 @@ import ws_adapter.dispatch.redis as redis_module
 from antiphon_service.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
-from tests.ws_adapter.support.backend import (
-    Caller,
-    Callers,
-    ListedRegistry,
-    RedisBackend,
-    on_redis,
-    until,
-    until_told,
-)
+from tests.ws_adapter.support.backend import Callers, ListedRegistry, RedisBackend, on_redis, until_told
+from tests.ws_adapter.support.backend import stage as entered
+from tests.ws_adapter.support.stage import until
 from ws_adapter.dispatch.redis import RedisDispatcher
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.process.clock import LoopClock
@@ -31,19 +25,9 @@ pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
 @asynccontextmanager
 async def stage(server: RedisServer, **rules: Any) -> AsyncIterator[tuple[RedisBackend, Callers]]:
-    async with on_redis(server)(**{"update_s": 0.05, **rules}) as backend:
-        assert isinstance(backend, RedisBackend)
-        callers = Callers(backend)
-        try:
-            yield backend, callers
-        finally:
-            await callers.end()
-
-
-async def served(callers: Callers, **options: Any) -> Caller:
-    caller = await callers.enter(**options)
-    await until(lambda: caller.lease)
-    return caller
+    async with entered(on_redis(server), **rules) as callers:
+        assert isinstance(callers.backend, RedisBackend)
+        yield callers.backend, callers
 
 
 async def until_degraded(backend: RedisBackend, *, is_it: bool = True) -> None:
@@ -56,7 +40,7 @@ async def until_degraded(backend: RedisBackend, *, is_it: bool = True) -> None:
 async def test_ticket_is_found_and_cancelled_at_any_adapter(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        await served(callers)
+        await callers.served()
         waiting = await callers.enter(label="kitchen")
         other = backend.another()
 
@@ -77,7 +61,7 @@ async def test_ticket_is_found_and_cancelled_at_any_adapter(redis_server: RedisS
 async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        holder = await served(callers)
+        holder = await callers.served()
         dying = backend.another()
         lost = await callers.enter(dispatcher=dying)
         waiting = await callers.enter()
@@ -93,7 +77,7 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
     """Nothing but that: the next beat is an hour away."""
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        holder = await served(callers)
+        holder = await callers.served()
         monkeypatch.setattr(redis_module, "TICKET_TTL_MS", 3_600_000)
         waiting = await callers.enter()
         channel = f"a:{backend.dispatcher.adapter_id}".encode()
@@ -108,7 +92,7 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
 async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        holder = await served(callers)
+        holder = await callers.served()
         await backend.dispatcher.be_deaf()
         waiting = await callers.enter()
         await holder.leave()
@@ -119,7 +103,7 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
 async def test_redis_outage_rejects_only_new_callers(redis_server: RedisServer, how: str) -> None:
     async with stage(redis_server, arrival_wait_s=0.5) as (backend, callers):
         await backend.open("a", 1)
-        holder = await served(callers)
+        holder = await callers.served()
         waiting = [await callers.enter() for _ in range(2)]
         redis_server.stop() if how == "stopped" else redis_server.pause()
         newcomer = await callers.enter()
@@ -141,7 +125,7 @@ async def test_leases_and_queue_order_survive_redis_data_loss(redis_server: Redi
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
         other = backend.another()
-        holder = await served(callers)
+        holder = await callers.served()
         assert holder.lease is not None
         waiting = [await callers.enter(dispatcher=(other, backend.dispatcher)[n % 2]) for n in range(4)]
         redis_server.restart(keep_data=False)
@@ -159,7 +143,7 @@ async def test_leases_and_queue_order_survive_redis_data_loss(redis_server: Redi
 async def test_redis_outage_over_limit_rejects_only_waiting_callers(redis_server: RedisServer) -> None:
     async with stage(redis_server, outage_limit_s=0.5) as (backend, callers):
         await backend.open("a", 1)
-        holder = await served(callers)
+        holder = await callers.served()
         waiting = await callers.enter()
         redis_server.stop()
         await until(lambda: waiting.error)
@@ -172,9 +156,9 @@ async def test_redis_outage_over_limit_rejects_only_waiting_callers(redis_server
 async def test_functions_that_are_gone_are_loaded_again(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 2)
-        await served(callers)
+        await callers.served()
         redis_server.command("FUNCTION", "FLUSH")
-        await served(callers)
+        await callers.served()
 
 
 async def test_adapter_listens_to_wake_ups_with_the_rights_of_its_user(redis_users: RedisUsers) -> None:
@@ -182,7 +166,7 @@ async def test_adapter_listens_to_wake_ups_with_the_rights_of_its_user(redis_use
     async with stage(server) as (backend, callers):
         adapter = backend.another(redis_users.adapter)
         await backend.open("a", 1)
-        first = await served(callers, dispatcher=adapter)
+        first = await callers.served(dispatcher=adapter)
         channel = f"a:{adapter.adapter_id}".encode()
         await until(lambda: channel in server.command("PUBSUB", "CHANNELS"))
         second = await callers.enter(dispatcher=adapter)

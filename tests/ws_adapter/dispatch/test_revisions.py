@@ -2,12 +2,12 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from antiphon_service.pools import STABLE, pool_name
-from tests.ws_adapter.support.backend import Build, Caller, Callers, stage, until, until_told
+from tests.ws_adapter.support.backend import Build, Caller, Callers, stage, until_told
+from tests.ws_adapter.support.stage import until
 from ws_adapter.dispatch.base import Share
 from ws_adapter.dispatch.revisions import Turns, Weights, read_weights
 from ws_adapter.process.errors import ConfigurationError, SlotLimit
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
 def weights(text: str) -> dict[str, Weights]:
     return read_weights([f"antiphon-mini={text}"])
-
-
-async def granted(callers: Callers, **options: Any) -> Caller:
-    caller = await callers.enter(**options)
-    await until(lambda: caller.lease)
-    return caller
 
 
 async def told_again(caller: Caller) -> None:
@@ -45,17 +39,12 @@ async def until_slots(callers: Callers, slots: int) -> None:
     await until_told(is_so)
 
 
-def worker_of(caller: Caller) -> str:
-    assert caller.lease is not None
-    return caller.lease.worker_id
-
-
 async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(of_adapter: Build) -> None:
     weighted = weights("stable:8,canary:2")
     async with stage(of_adapter, revisions=weighted) as callers:
         await callers.backend.open("s", 40)
         await callers.backend.open("c", 40, revision=CANARY)
-        order = [worker_of(await granted(callers)) for _ in range(20)]
+        order = [(await callers.served()).worker_id for _ in range(20)]
         turns = Turns()
         names = {STABLE: "s", CANARY: "c"}
         expected = [names[turns.next(weighted["antiphon-mini"], names)] for _ in range(20)]
@@ -67,12 +56,12 @@ async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(of_ada
     async with stage(of_adapter, revisions=weights("stable:95,canary:5"), no_worker_grace_s=1e6) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 2, revision=CANARY)
-        assert [worker_of(await granted(callers)) for _ in range(3)] == ["s", "c", "c"]
+        assert [(await callers.served()).worker_id for _ in range(3)] == ["s", "c", "c"]
         waiting = await callers.enter()
         await callers.backend.shut("s")
         await callers.all[1].leave()
         await until(lambda: waiting.lease)
-        assert worker_of(waiting) == "c"
+        assert waiting.worker_id == "c"
 
 
 async def test_revision_without_weight_gets_no_session_though_others_are_full(of_adapter: Build) -> None:
@@ -81,11 +70,11 @@ async def test_revision_without_weight_gets_no_session_though_others_are_full(of
         await callers.backend.open("c", 4, revision=CANARY)
         await callers.backend.open("o", 4, revision="unnamed")
         share = Share("key:one")
-        first = await granted(callers, share=share)
+        first = await callers.served(share=share)
         # Slots that nobody gets are none of those of which a holder may have all but one.
         assert isinstance((await callers.enter(share=share)).error, SlotLimit)
-        second = await granted(callers)
-        assert {worker_of(first), worker_of(second)} == {"s"}
+        second = await callers.served()
+        assert {first.worker_id, second.worker_id} == {"s"}
         waiting = await callers.enter()
         await told_again(waiting)
         assert waiting.lease is None
@@ -98,7 +87,7 @@ async def test_new_revision_weights_apply_to_waiting_tickets(of_adapter: Build) 
     async with stage(of_adapter, revisions=weights("stable:1,canary:1")) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
-        holders = {worker_of(caller): caller for caller in [await granted(callers), await granted(callers)]}
+        holders = {caller.worker_id: caller for caller in [await callers.served(), await callers.served()]}
         first, second = await callers.enter(), await callers.enter()
 
         dispatcher = callers.backend.dispatcher
@@ -111,11 +100,11 @@ async def test_new_revision_weights_apply_to_waiting_tickets(of_adapter: Build) 
         assert first.lease is None
         await holders["s"].leave()
         await until(lambda: first.lease)
-        assert (worker_of(first), second.lease) == ("s", None)
+        assert (first.worker_id, second.lease) == ("s", None)
 
         dispatcher.rules = replace(dispatcher.rules, revisions=weights("stable:1,canary:1"))
         await until(lambda: second.lease)
-        assert worker_of(second) == "c"
+        assert second.worker_id == "c"
 
 
 async def test_revision_weights_keep_queue_order(of_adapter: Build) -> None:
@@ -123,14 +112,14 @@ async def test_revision_weights_keep_queue_order(of_adapter: Build) -> None:
     async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
-        holders = [await granted(callers), await granted(callers)]
+        holders = [await callers.served(), await callers.served()]
         waiting = [await callers.enter() for _ in range(3)]
         rude = [await callers.enter(revision=CANARY) for _ in range(2)]
         waiting.append(await callers.enter())
         expected = [*waiting[:3], *rude, waiting[3]]
         # Slots of one revision alone come free: the first in the queue gets each, whatever its turn is.
         for caller in expected:
-            leaving = next(each for each in holders if worker_of(each) == "c")
+            leaving = next(each for each in holders if each.worker_id == "c")
             await leaving.leave()
             await until(lambda caller=caller: caller.lease)
             holders = [each for each in holders if each is not leaving] + [caller]
@@ -141,9 +130,9 @@ async def test_session_stays_at_its_revision_if_it_can(of_adapter: Build) -> Non
     async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 3)
         await callers.backend.open("c", 1, revision=CANARY)
-        back = await granted(callers, again=POOL, revision=CANARY)
-        other = await granted(callers, again=POOL, revision=CANARY)
-        assert (worker_of(back), worker_of(other)) == ("c", "s")
+        back = await callers.served(again=POOL, revision=CANARY)
+        other = await callers.served(again=POOL, revision=CANARY)
+        assert (back.worker_id, other.worker_id) == ("c", "s")
 
 
 async def test_flood_of_one_revision_takes_no_turn_of_others(of_adapter: Build) -> None:
@@ -154,8 +143,8 @@ async def test_flood_of_one_revision_takes_no_turn_of_others(of_adapter: Build) 
         order = []
         for _ in range(8):
             for _ in range(2):
-                await (await granted(callers, revision=STABLE)).leave()
-            order.append(worker_of(await granted(callers)))
+                await (await callers.served(revision=STABLE)).leave()
+            order.append((await callers.served()).worker_id)
         assert Counter(order) == Counter(s=6, c=2)
 
 
@@ -163,7 +152,7 @@ async def test_without_weights_all_revisions_are_alike(of_adapter: Build) -> Non
     async with stage(of_adapter) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
-        assert {worker_of(await granted(callers)) for _ in range(2)} == {"s", "c"}
+        assert {(await callers.served()).worker_id for _ in range(2)} == {"s", "c"}
 
 
 @pytest.mark.parametrize("total", [2, 7, 100])

@@ -15,20 +15,8 @@ from websockets.exceptions import InvalidStatus
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
-from tests.ws_adapter.access.test_keys import refused_upgrade
-from tests.ws_adapter.resume.test_resuming import (
-    OPENERS,
-    assert_alike,
-    detached,
-    ended,
-    lose_and_resume,
-    refusal,
-    refused,
-    target_of,
-    told,
-    url_of,
-)
-from tests.ws_adapter.server.test_several_adapters import age, eventually
+from tests.ws_adapter.resume.test_resuming import OPENERS, detached, plain, refusal, refused, told, url_of
+from tests.ws_adapter.support.backend import age, until_told
 from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
@@ -226,7 +214,7 @@ async def test_key_behind_a_forwarded_connection_is_looked_at_and_counted_once(
             except InvalidStatus:
                 return False
 
-        await eventually(is_let_in)
+        await until_told(is_let_in)
 
 
 async def test_attempts_over_the_other_adapter_count_for_the_address_of_the_client(

@@ -354,6 +354,8 @@ async def test_server_that_ends_ends_its_requests() -> None:
         _, other = await stage.opened(head(len(BODY)) + BODY[:5])
         await other.drain()
         await until(lambda: engine.sessions and engine.session.given)
+        stage.adapter.interrupt()
+        stage.adapter.interrupt()
         async with asyncio.timeout(PATIENCE_S):
             told = await reader.read()
         writer.transport.abort()

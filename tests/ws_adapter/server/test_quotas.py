@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker, write
 from tests.ws_adapter.observability.test_metrics import figures
-from tests.ws_adapter.server.test_several_adapters import age
+from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.chat_conversation import request
 from tests.ws_adapter.support.conversation import CLOSE, Event, append
 from tests.ws_adapter.support.keyfile import KeyFile

@@ -1,9 +1,7 @@
 """Two whole adapters on one Redis: what a client or an operator sees is the same at both."""
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,16 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
-from antiphon_service.pools import pool_name
-from antiphon_service.redis import prefix
-from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.observability.test_metrics import scrape
+from tests.ws_adapter.support.backend import age, until_told
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter
 
-POOL = pool_name("scripted", ["audio"])
 BEHIND_PROXY: dict[str, Any] = {"trusted_proxies": ("127.0.0.0/8",), "wait": False}
 
 pytestmark = pytest.mark.usefixtures("patient_peers")
@@ -32,14 +27,6 @@ async def two_adapters(server: RedisServer, **options: Any) -> AsyncIterator[tup
     options = {"dispatcher": server.url, **options}
     async with running_adapter(**options) as one, running_adapter(**options) as other:
         yield one, other
-
-
-def age(server: RedisServer, pool: str = POOL) -> None:
-    """Redis is not a new one, in which for 3 s nobody is granted anything."""
-    key, now = prefix(pool), round(time.time() * 1000)
-    server.command("SET", f"{key}boot", str(now - 60_000))
-    server.command("HSET", f"{key}clock", "real", str(now), "time", str(now))
-    server.command("SET", f"{key}seq", str(now * 1000))
 
 
 @asynccontextmanager
@@ -115,14 +102,6 @@ async def test_ticket_of_other_adapter_can_be_read_and_cancelled(
                 assert (await other.request(f"/api/queue/{ticket}", "DELETE"))[0] == 404
 
 
-async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            if await is_so():
-                return
-            await asyncio.sleep(0.05)
-
-
 async def told(stage: Stage) -> dict[str, Any]:
     status: dict[str, Any] = json.loads((await scrape(stage, "/status.json"))[2])
     return status
@@ -150,7 +129,7 @@ async def test_both_tell_of_all_adapters_all_workers_and_the_one_queue(redis_ser
                         for status in seen
                     )
 
-                await eventually(is_told_at_both)
+                await until_told(is_told_at_both)
                 seen = [await told(stage) for stage in (one, other)]
                 assert seen[0]["adapters"][0]["version"] == seen[0]["version"]
                 assert [[place["position"] for place in status["queue"]] for status in seen] == [[1], [1]]
@@ -171,5 +150,5 @@ async def test_adapter_that_ends_is_gone_from_the_page_of_the_other(redis_server
             async def are_two_at_both() -> bool:
                 return all([len((await told(stage))["adapters"]) == 2 for stage in (one, other)])
 
-            await eventually(are_two_at_both)
+            await until_told(are_two_at_both)
         assert len((await told(one))["adapters"]) == 1

@@ -44,7 +44,7 @@ async def test_drain() -> None:
             assert code == 1012
         async with asyncio.timeout(PATIENCE_S):
             assert await stage.task == 0
-        assert clock.timers == 0
+    assert clock.timers == 0
 
 
 async def test_drain_ends_when_the_last_session_does() -> None:

@@ -1,4 +1,4 @@
-"""Sessions of two adapters that lose their worker stand in one queue: they come before all newcomers."""
+"""Sessions of two adapters stand in one queue; those that lose their worker come before all newcomers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,12 +8,14 @@ import pytest
 
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import REPLAYING, RunningWorker, ScriptedEngine, running_worker
-from tests.ws_adapter.server.test_several_adapters import age
 from tests.ws_adapter.session.test_failover import LONG_S, TALK, text_of, units
+from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.conversation import CLOSE, INIT
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
 
 pytestmark = pytest.mark.usefixtures("patience")
+
+KEY = b"a key of 16 byte"
 
 
 def engine_of(slots: int) -> ScriptedEngine:
@@ -22,9 +24,8 @@ def engine_of(slots: int) -> ScriptedEngine:
 
 @asynccontextmanager
 async def worker_of(server: RedisServer, engine: ScriptedEngine) -> AsyncIterator[RunningWorker]:
-    async with running_worker(
-        engine, slots=engine.slots, dispatcher=server.url, drain_timeout_s=LONG_S
-    ) as worker:
+    options = {"dispatcher": server.url, "worker_key": KEY, "drain_timeout_s": LONG_S}
+    async with running_worker(engine, slots=engine.slots, **options) as worker:
         yield worker
 
 
@@ -33,6 +34,7 @@ async def two_adapters(server: RedisServer) -> AsyncIterator[tuple[Stage, Stage]
     """Two of one queue, in which nobody waits for time."""
     options = {
         "dispatcher": server.url,
+        "worker_key": KEY,
         "silence_tail_units": 0,
         "max_lag_s": LONG_S,
         "no_worker_grace_s": LONG_S,
@@ -69,6 +71,24 @@ async def finished(client: Client, told: str) -> None:
     """Talk to the end of the model's answer, and close."""
     assert told + text_of(await units(client, 3)) == "Hello there you"
     await client.send(CLOSE)
+
+
+async def test_two_adapters_share_a_worker_and_its_queue(redis_server: RedisServer) -> None:
+    age(redis_server)
+    async with (
+        worker_of(redis_server, engine_of(1)),
+        two_adapters(redis_server) as (one, other),
+        one.client() as first,
+    ):
+        await begin(first)
+        async with other.client() as second, one.client() as third:
+            assert (await second.expect("session.queued"))["position"] == 1
+            assert (await third.expect("session.queued"))["position"] == 2
+            redis_server.pause()
+            await first.send(CLOSE)
+            assert (await first.rest())[-1]["type"] == "session.closed"
+            redis_server.resume()
+            await second.expect_until("session.queue_done")
 
 
 async def test_displaced_sessions_of_two_adapters_precede_new_sessions(

@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scrape import scrape
 from tests.ws_adapter.resume.test_resuming import OPENERS
-from tests.ws_adapter.server.test_several_adapters import age
+from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.conversation import INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS

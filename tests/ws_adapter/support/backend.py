@@ -16,12 +16,13 @@ from antiphon_service.redis import DIRECTORY, call, connect, disconnect, prefix
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
+from tests.ws_adapter.support.stage import until
 from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, Priority, QueuePlace, Share
 from ws_adapter.dispatch.functions import SOURCE
 from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.redis import RedisDispatcher
 from ws_adapter.dispatch.rules import QueueRules
-from ws_adapter.process.clock import LoopClock
+from ws_adapter.process.clock import Clock, LoopClock
 from ws_adapter.process.tasks import end
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
@@ -60,16 +61,32 @@ Build = Callable[..., AbstractAsyncContextManager[Backend]]
 
 
 class ListedRegistry(Registry):
-    """Workers that a test puts there and takes away."""
+    """Workers that a test puts there and takes away; `slots` are those of workers that are there already."""
 
-    def __init__(self) -> None:
+    def __init__(self, **slots: int) -> None:
         super().__init__(())
         self.infos: dict[str, WorkerInfo] = {}
+        self.suspected: list[str] = []
+        self.set(**slots)
 
     def ready(self) -> list[tuple[str, WorkerInfo]]:
         return [(f"{name}:1", info) for name, info in self.infos.items()]
 
-    def put(self, name: str, slots: int, model: str, modes: Iterable[Mode], revision: str = STABLE) -> None:
+    def set(self, **slots: int) -> None:
+        """These workers are there, and no others."""
+        self.infos = {}
+        for name, count in slots.items():
+            self.put(name, count)
+        self.changed()
+
+    def put(
+        self,
+        name: str,
+        slots: int,
+        model: str = MODEL,
+        modes: Iterable[Mode] = Mode,
+        revision: str = STABLE,
+    ) -> None:
         info = WorkerInfo(name, model, slots, frozenset(), frozenset(modes), revision=revision)
         self.infos[name] = info
         self.changed()
@@ -78,15 +95,18 @@ class ListedRegistry(Registry):
         """Ignore `targets`: the test lists the workers."""
 
     def suspect(self, target: str) -> None:
-        """Ignore the suspicion: listed workers are healthy."""
+        """Write the suspicion down: listed workers are healthy."""
+        self.suspected.append(target)
 
 
 class InProcessBackend:
     """One adapter. A slot is clean when the block of its caller is left."""
 
-    def __init__(self, rules: QueueRules) -> None:
-        self.registry = ListedRegistry()
-        self.dispatcher = InProcessDispatcher(self.registry, LoopClock(), rules)
+    def __init__(
+        self, rules: QueueRules, registry: ListedRegistry | None = None, clock: Clock | None = None
+    ) -> None:
+        self.registry = registry or ListedRegistry()
+        self.dispatcher = InProcessDispatcher(self.registry, clock or LoopClock(), rules)
 
     async def open(
         self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode, revision: str = STABLE
@@ -162,7 +182,7 @@ class SpokenWorker:
             await call(self.client, "slot_free", prefix(self.pool), self.name, slot, epoch)
 
 
-def age(server: RedisServer, pool: str) -> None:
+def age(server: RedisServer, pool: str = pool_name("scripted", ["audio"])) -> None:
     """The database is not a new one to this pool, so that nobody who might return is waited for."""
     key, now = prefix(pool), round(time.time() * 1000)
     if server.command("SET", f"{key}boot", str(now - 60_000), "NX") == b"+OK":
@@ -296,6 +316,12 @@ class Caller:
     def ticket_id(self) -> str:
         return self.places[0].ticket_id
 
+    @property
+    def worker_id(self) -> str:
+        """The worker whose slot it has."""
+        assert self.lease is not None
+        return self.lease.worker_id
+
     async def leave(self) -> None:
         """The session is over, and its slot clean."""
         self.leaving.set()
@@ -321,7 +347,19 @@ class Callers:
         self.all: list[Caller] = []
         self.granted: list[Caller] = []
 
-    async def enter(
+    async def served(self, kind: Kind = Kind.CHAT, **options: Any) -> Caller:
+        """Comes, and has a slot when this returns."""
+        caller = await self.enter(kind, **options)
+        await until(lambda: caller.lease)
+        return caller
+
+    async def enter(self, kind: Kind = Kind.CHAT, **options: Any) -> Caller:
+        """Comes, and is there or refused when this returns."""
+        caller = self.start(kind, **options)
+        await until(lambda: caller.places or caller.lease or caller.error)
+        return caller
+
+    def start(
         self,
         kind: Kind = Kind.CHAT,
         *,
@@ -334,7 +372,7 @@ class Callers:
         revision: str = "",
         dispatcher: Dispatcher | None = None,
     ) -> Caller:
-        """Comes, and is there or refused when this returns."""
+        """Begins to come."""
 
         # A backend that is dialled knows no classes but those of keys.
         ranked: dict[str, Any] = {"priority": priority} if priority is not Priority.NORMAL else {}
@@ -359,20 +397,11 @@ class Callers:
 
         caller = Caller(self.backend, asyncio.create_task(hold()))
         self.all.append(caller)
-        await until(lambda: caller.places or caller.lease or caller.error)
         return caller
 
     async def end(self) -> None:
         for caller in self.all:
             await caller.vanish()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Waits for it, and fails if it does not come."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        await asyncio.sleep(0.002)
 
 
 async def until_told(condition: Callable[[], Any]) -> None:

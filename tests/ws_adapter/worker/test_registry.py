@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +18,19 @@ from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.worker import registry as registry_module
 from ws_adapter.worker.registry import COMPARISONS, Pace, Registry
 from ws_adapter.worker.transport.rpc import RpcError
+
+OFTEN = Pace(ask_s=0.02, retry_s=0.01)
+
+
+@asynccontextmanager
+async def registry_of(*targets: str, pace: Pace = OFTEN) -> AsyncIterator[Registry]:
+    registry = Registry(targets, pace)
+    registry.start()
+    try:
+        await until(lambda: registry.ready())
+        yield registry
+    finally:
+        await registry.stop()
 
 
 async def test_registry_notices_workers_that_come_and_go() -> None:
@@ -67,20 +80,17 @@ async def test_worker_that_is_named_later_serves_and_one_that_is_not_any_more_ge
 
 
 async def test_worker_that_is_gone_and_no_longer_named_is_forgotten() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        registry = Registry((worker.address,), Pace(ask_s=0.01, retry_s=0.01, forget_s=0.0))
-        registry.start()
-        await until(lambda: registry.ready())
-        registry.name(())
-    try:
+    pace = Pace(ask_s=0.01, retry_s=0.01, forget_s=0.0)
+    async with AsyncExitStack() as stack:
+        async with running_worker(ScriptedEngine(listen())) as worker:
+            registry = await stack.enter_async_context(registry_of(worker.address, pace=pace))
+            registry.name(())
         await until(lambda: not registry.workers())
         with pytest.raises(AttachFailed):
             registry.channel(worker.address, Kind.AUDIO_DUPLEX)
         registry.suspect(worker.address)
         assert registry.model(worker.address) == ""
         assert not registry.is_short_of_time(worker.address)
-    finally:
-        await registry.stop()
 
 
 async def test_named_worker_is_waited_for_however_long_it_is_silent() -> None:
@@ -136,20 +146,6 @@ async def balanced(*addresses: str) -> AsyncIterator[tuple[str, list[str]]]:
         for task in relays:
             task.cancel()
         await asyncio.gather(*relays, return_exceptions=True)
-
-
-OFTEN = Pace(ask_s=0.02, retry_s=0.01)
-
-
-@asynccontextmanager
-async def registry_of(*targets: str, pace: Pace = OFTEN) -> AsyncIterator[Registry]:
-    registry = Registry(targets, pace)
-    registry.start()
-    try:
-        await until(lambda: registry.ready())
-        yield registry
-    finally:
-        await registry.stop()
 
 
 async def test_uploads_have_a_connection_of_their_own_to_the_same_worker() -> None:

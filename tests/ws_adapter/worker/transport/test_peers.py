@@ -82,7 +82,7 @@ class Peer:
 
 
 class Client:
-    def __init__(self, channel: Channel, timeout_s: float = 30.0) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.heard: list[int] = []
         self.ends: list[RpcError | None] = []
         self.call = channel.call(
@@ -90,7 +90,7 @@ class Client:
             pb.FinalizeResponse,
             lambda message: self.heard.append(message.unit),
             self.ends.append,
-            timeout_s=timeout_s,
+            timeout_s=30.0,
         )
 
     async def end(self) -> RpcError | None:
@@ -128,13 +128,20 @@ async def reachable() -> AsyncIterator[tuple[list[Peer], Channel]]:
         await asyncio.gather(*serving, return_exceptions=True)
 
 
+def attached(
+    channel: Channel, ends: list[Reason | None]
+) -> "tuple[SessionStream[pb.FinalizeRequest, pb.FinalizeResponse], asyncio.Task[None]]":
+    """A call of a session that begins, and its beginning."""
+    call: SessionStream[pb.FinalizeRequest, pb.FinalizeResponse] = SessionStream(
+        channel, "Finalize", pb.FinalizeResponse, (), 10.0, lambda answer: None, ends.append
+    )
+    return call, asyncio.create_task(call.attached("worker-1"))
+
+
 async def test_session_call_refused_unprocessed_is_made_again() -> None:
     ends: list[Reason | None] = []
     async with reachable() as (peers, channel):
-        call: SessionStream[pb.FinalizeRequest, pb.FinalizeResponse] = SessionStream(
-            channel, "Finalize", pb.FinalizeResponse, (), 10.0, lambda answer: None, ends.append
-        )
-        attaching = asyncio.create_task(call.attached("worker-1"))
+        _, attaching = attached(channel, ends)
         await until(lambda: peers)
         peer = peers[0]
         peer.reset(await peer.request())
@@ -183,10 +190,7 @@ async def test_question_refused_unprocessed_is_asked_again() -> None:
 
 async def test_session_call_cancelled_while_refused_is_not_made_again() -> None:
     async with reachable() as (peers, channel):
-        call: SessionStream[pb.FinalizeRequest, pb.FinalizeResponse] = SessionStream(
-            channel, "Finalize", pb.FinalizeResponse, (), 10.0, lambda answer: None, lambda reason: None
-        )
-        attaching = asyncio.create_task(call.attached("worker-1"))
+        call, attaching = attached(channel, [])
         await until(lambda: peers)
         peer = peers[0]
         number = await peer.request()

@@ -27,6 +27,7 @@ from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
+from ws_adapter.direct import slot
 from ws_adapter.direct.service import _address
 from ws_adapter.direct.slot import ATTACH_S
 
@@ -176,6 +177,18 @@ async def test_unused_lease_is_revoked_and_slot_granted_to_next_caller() -> None
                 async with Session.open(first.target, CONFIG, lease=first.token):
                     pass
         assert refused.value.reason == Reason.STALE_LEASE
+
+
+async def test_call_cancelled_at_any_step_leaves_no_ticket_or_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot, "ASK_S", 0.01)
+    async with backend() as (stage, _), channel_to(stage) as channel:
+        for step in range(12):
+            call = Call(channel)
+            await asyncio.sleep(0.0005 * step)
+            call.call.cancel()
+        async with acquire(port_of(stage), "audio"):
+            await stage.until_queue(0)
+        await stage.until(free_slots=1)
 
 
 async def test_late_attach_takes_free_slot_and_next_client_queues() -> None:

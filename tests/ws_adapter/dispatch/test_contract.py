@@ -91,8 +91,8 @@ async def test_caller_cancelled_at_any_step_leaves_no_ticket_or_lease(build: Bui
         await until_length(callers, 0)
 
 
-async def test_caller_after_worker_loss_goes_to_queue_head(of_adapter: Build) -> None:
-    async with stage(of_adapter) as callers:
+async def test_caller_after_worker_loss_goes_to_queue_head(build: Build) -> None:
+    async with stage(build) as callers:
         await callers.backend.open("a", 1)
         first = await callers.served()
         second = await callers.enter()
@@ -105,8 +105,8 @@ async def test_caller_after_worker_loss_goes_to_queue_head(of_adapter: Build) ->
         assert {place.position for place in second.places} == {1}
 
 
-async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_adapter: Build) -> None:
-    async with stage(of_adapter) as callers:
+async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(build: Build) -> None:
+    async with stage(build) as callers:
         await callers.backend.open("a", 1)
         with suppress(AttachFailed):
             async with callers.backend.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
@@ -148,8 +148,8 @@ async def test_lost_worker_with_sessions_blocks_no_waiting_caller(build: Build) 
         assert second.worker_id == "b"
 
 
-async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Build) -> None:
-    async with stage(of_adapter) as callers:
+async def test_positions_never_grow_and_the_wait_ends_in_one_way(build: Build) -> None:
+    async with stage(build) as callers:
         await callers.backend.open("a", 1)
         await callers.served()
         waiting = [await callers.enter() for _ in range(4)]
@@ -166,8 +166,8 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Bui
             assert caller.error is None
 
 
-async def test_full_queue_rejects_only_new_callers_and_keeps_no_ticket(of_adapter: Build) -> None:
-    async with stage(of_adapter, capacity=2) as callers:
+async def test_full_queue_rejects_only_new_callers_and_keeps_no_ticket(build: Build) -> None:
+    async with stage(build, capacity=2) as callers:
         await callers.backend.open("a", 1)
         await callers.served()
         waiting = [await callers.enter() for _ in range(2)]
@@ -191,9 +191,9 @@ async def test_longest_wait_ends_it(build: Build) -> None:
 
 
 async def test_waiting_ticket_can_be_cancelled_by_its_id(
-    of_adapter: Build,
+    build: Build,
 ) -> None:
-    async with stage(of_adapter) as callers:
+    async with stage(build) as callers:
         await callers.backend.open("a", 1)
         await callers.served()
         waiting = await callers.enter(label="kitchen")
@@ -223,8 +223,8 @@ async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: 
         assert all(caller.places[-1].estimate_is_guess for caller in waiting)
 
 
-async def test_view_lists_waiting_callers_and_running_sessions(of_adapter: Build) -> None:
-    async with stage(of_adapter, capacity=7) as callers:
+async def test_view_lists_waiting_callers_and_running_sessions(build: Build) -> None:
+    async with stage(build, capacity=7) as callers:
         await callers.backend.open("a", 1)
         await callers.served(Kind.TRANSCRIPTION)
         first, second = await callers.enter(label="one"), await callers.enter(label="two")
@@ -244,8 +244,8 @@ async def test_view_lists_waiting_callers_and_running_sessions(of_adapter: Build
         assert not dispatcher.is_contended("another")
 
 
-async def test_dispatcher_has_spare_slot_only_if_free_and_queue_is_empty(of_adapter: Build) -> None:
-    async with stage(of_adapter) as callers:
+async def test_dispatcher_has_spare_slot_only_if_free_and_queue_is_empty(build: Build) -> None:
+    async with stage(build) as callers:
         await callers.backend.open("a", 1)
         dispatcher = callers.backend.dispatcher
 
@@ -263,8 +263,8 @@ async def test_dispatcher_has_spare_slot_only_if_free_and_queue_is_empty(of_adap
         await until(is_spare)
 
 
-async def test_no_session_gets_a_worker_that_cannot_serve_it(of_adapter: Build) -> None:
-    async with stage(of_adapter) as callers:
+async def test_no_session_gets_a_worker_that_cannot_serve_it(build: Build) -> None:
+    async with stage(build) as callers:
         backend = callers.backend
         await backend.open("mini", 2)
         await backend.open("text", 2, "words", TEXT)
@@ -326,9 +326,9 @@ async def test_kind_never_served_is_granted_to_any_worker(build: Build) -> None:
         await callers.served(Kind.AUDIO_DUPLEX)
 
 
-async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_adapter: Build) -> None:
+async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(build: Build) -> None:
     """The attack: lose a slot where nobody waits, and be the first where others do."""
-    async with stage(of_adapter) as callers:
+    async with stage(build) as callers:
         await callers.backend.open("mini", 1)
         await callers.backend.open("text", 1, "words", TEXT)
         spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(3)]
@@ -342,8 +342,8 @@ async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_a
         assert moved.lease is None
 
 
-async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: Build) -> None:
-    async with stage(of_adapter, no_worker_grace_s=0.5) as callers:
+async def test_caller_that_may_use_some_models_alone_gets_no_other(build: Build) -> None:
+    async with stage(build, no_worker_grace_s=0.5) as callers:
         await callers.backend.open("mini", 1)
         await callers.backend.open("text", 1, "words", TEXT)
         words = Need(models=frozenset({"words"}))
@@ -377,8 +377,8 @@ async def test_callers_without_any_worker_are_rejected_after_grace(build: Build)
         assert not any(isinstance(update, Lease) for update in late.places)
 
 
-async def test_holder_gets_all_slots_of_each_pool_but_one(of_adapter: Build) -> None:
-    async with stage(of_adapter) as callers:
+async def test_holder_gets_all_slots_of_each_pool_but_one(build: Build) -> None:
+    async with stage(build) as callers:
         await callers.backend.open("a", 3)
         await callers.backend.open("o", 2, model="other")
         share, need = Share("key:one"), Need(model="antiphon-mini")

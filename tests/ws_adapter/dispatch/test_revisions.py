@@ -39,9 +39,9 @@ async def until_slots(callers: Callers, slots: int) -> None:
     await until_told(is_so)
 
 
-async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(of_adapter: Build) -> None:
+async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(build: Build) -> None:
     weighted = weights("stable:8,canary:2")
-    async with stage(of_adapter, revisions=weighted) as callers:
+    async with stage(build, revisions=weighted) as callers:
         await callers.backend.open("s", 40)
         await callers.backend.open("c", 40, revision=CANARY)
         order = [(await callers.served()).worker_id for _ in range(20)]
@@ -52,8 +52,8 @@ async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(of_ad
         assert [Counter(order[start : start + 10]) for start in (0, 10)] == [Counter(s=8, c=2)] * 2
 
 
-async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(of_adapter: Build) -> None:
-    async with stage(of_adapter, revisions=weights("stable:95,canary:5"), no_worker_grace_s=1e6) as callers:
+async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(build: Build) -> None:
+    async with stage(build, revisions=weights("stable:95,canary:5"), no_worker_grace_s=1e6) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 2, revision=CANARY)
         assert [(await callers.served()).worker_id for _ in range(3)] == ["s", "c", "c"]
@@ -64,8 +64,8 @@ async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(of_ada
         assert waiting.worker_id == "c"
 
 
-async def test_revision_without_weight_gets_no_session_though_others_are_full(of_adapter: Build) -> None:
-    async with stage(of_adapter, revisions=weights("stable:1,canary:0")) as callers:
+async def test_revision_without_weight_gets_no_session_though_others_are_full(build: Build) -> None:
+    async with stage(build, revisions=weights("stable:1,canary:0")) as callers:
         await callers.backend.open("s", 2)
         await callers.backend.open("c", 4, revision=CANARY)
         await callers.backend.open("o", 4, revision="unnamed")
@@ -82,9 +82,9 @@ async def test_revision_without_weight_gets_no_session_though_others_are_full(of
         assert not callers.backend.dispatcher.has_room(POOL, "s:1")
 
 
-async def test_new_revision_weights_apply_to_waiting_tickets(of_adapter: Build) -> None:
+async def test_new_revision_weights_apply_to_waiting_tickets(build: Build) -> None:
     """A canary that fails is taken out of service while its queue is full."""
-    async with stage(of_adapter, revisions=weights("stable:1,canary:1")) as callers:
+    async with stage(build, revisions=weights("stable:1,canary:1")) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
         holders = {caller.worker_id: caller for caller in [await callers.served(), await callers.served()]}
@@ -107,9 +107,9 @@ async def test_new_revision_weights_apply_to_waiting_tickets(of_adapter: Build) 
         assert second.worker_id == "c"
 
 
-async def test_revision_weights_keep_queue_order(of_adapter: Build) -> None:
+async def test_revision_weights_keep_queue_order(build: Build) -> None:
     """Attack: ask for a revision's slots, or lose one of them, so as to be served before earlier tickets."""
-    async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
+    async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
         holders = [await callers.served(), await callers.served()]
@@ -126,8 +126,8 @@ async def test_revision_weights_keep_queue_order(of_adapter: Build) -> None:
         assert callers.granted[2:] == expected
 
 
-async def test_session_stays_at_its_revision_if_it_can(of_adapter: Build) -> None:
-    async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
+async def test_session_stays_at_its_revision_if_it_can(build: Build) -> None:
+    async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 3)
         await callers.backend.open("c", 1, revision=CANARY)
         back = await callers.served(again=POOL, revision=CANARY)
@@ -135,9 +135,9 @@ async def test_session_stays_at_its_revision_if_it_can(of_adapter: Build) -> Non
         assert (back.worker_id, other.worker_id) == ("c", "s")
 
 
-async def test_flood_of_one_revision_takes_no_turn_of_others(of_adapter: Build) -> None:
+async def test_flood_of_one_revision_takes_no_turn_of_others(build: Build) -> None:
     """Attack: come again and again to a revision, so that others get none of the other one's slots."""
-    async with stage(of_adapter, revisions=weights("stable:3,canary:1")) as callers:
+    async with stage(build, revisions=weights("stable:3,canary:1")) as callers:
         await callers.backend.open("s", 20)
         await callers.backend.open("c", 20, revision=CANARY)
         order = []
@@ -148,8 +148,8 @@ async def test_flood_of_one_revision_takes_no_turn_of_others(of_adapter: Build) 
         assert Counter(order) == Counter(s=6, c=2)
 
 
-async def test_without_weights_all_revisions_are_alike(of_adapter: Build) -> None:
-    async with stage(of_adapter) as callers:
+async def test_without_weights_all_revisions_are_alike(build: Build) -> None:
+    async with stage(build) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
         assert {(await callers.served()).worker_id for _ in range(2)} == {"s", "c"}

@@ -80,28 +80,6 @@ async def test_attempts_with_one_key_and_guesses_from_one_address_are_counted_at
             assert await is_refused(stage, "203.0.113.8", Authorization="Bearer guess")
 
 
-async def test_ticket_of_other_adapter_can_be_read_and_cancelled(
-    redis_server: RedisServer,
-) -> None:
-    async with two_adapters_with_one_slot(redis_server) as (one, other):
-        async with one.client() as talking:
-            await talking.expect_until("session.queue_done")
-            async with one.client() as waiting:
-                ticket = (await waiting.expect("session.queued"))["ticket_id"]
-
-                _, _, found = await other.request(f"/api/queue/{ticket}")
-                _, _, unknown = await other.request("/api/queue/ticket_000000000000")
-                status, _, told = await other.request(f"/api/queue/{ticket}", "DELETE")
-
-                assert (found["found"], unknown["found"]) == (True, False)
-                assert found["ticket"]["position"] == 1
-                assert (status, told["success"]) == (200, True)
-                await waiting.expect("error")
-                _, _, gone = await one.request(f"/api/queue/{ticket}")
-                assert gone["found"] is False
-                assert (await other.request(f"/api/queue/{ticket}", "DELETE"))[0] == 404
-
-
 async def told(stage: Stage) -> dict[str, Any]:
     status: dict[str, Any] = json.loads((await scrape(stage, "/status.json"))[2])
     return status

@@ -186,19 +186,6 @@ async def test_worker_lost_in_a_unit_another_one_answers_it(step: str, is_told_t
         assert await home.value("antiphon_replayed_units_total") == len(second.session.replayed)
 
 
-async def test_text_of_interrupted_unit_is_sent_once_after_failover() -> None:
-    plays = (replace(speak("Hello", " there"), hold="generate"), turn_end(" you"))
-    async with backend(*plays) as home, home.stage.client() as client:
-        await client.begin()
-        first = home.at
-        await client.send(append(1.0))
-        await until(lambda: "generate" in [call[0] for call in home.engines[first].session.calls])
-        home.lose(first)
-        (await next_engine(home, first, 1)).session.release("generate", 1)
-        told = await answer(client) + await units(client, 1)
-        assert text_of(told) == "Hello there you"
-
-
 async def test_events_of_ws_duplex_tell_of_the_move() -> None:
     async with backend(*TALK) as home, home.stage.client("/ws/duplex/adx_1") as client:
         await client.expect_until("queue_done")

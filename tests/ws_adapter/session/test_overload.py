@@ -106,23 +106,6 @@ def test_fields_are_checked_all_the_same_and_other_events_are_not_dropped(talk: 
     assert talk.closed is not None
 
 
-def test_input_is_counted_until_its_unit_is_closed_and_reference_audio_until_the_worker_has_it() -> None:
-    talk = Conversation()
-    talk.client({"type": "session.init", "payload": {"ref_audio": pcm(1), "tts_ref_audio": pcm(2)}})
-    talk.connect()
-    assert talk.dialect.held_bytes == 3 * 64_000
-    talk.worker(ready_signal())
-    assert talk.dialect.held_bytes == 0
-    for _ in range(3):
-        talk.client(append(1))
-    assert talk.dialect.held_bytes == 3 * 64_000
-    talk.finish(1)
-    talk.finish(2)
-    assert talk.dialect.held_bytes == 64_000
-    talk.finish(3)
-    assert talk.dialect.held_bytes == 0
-
-
 def test_carried_audio_and_pictures_are_counted_until_the_session_ends() -> None:
     for ends in ("close", "disconnected"):
         talk = active(mode=Mode.VIDEO)

@@ -374,14 +374,17 @@ class Callers:
     ) -> Caller:
         """Begins to come."""
 
-        # A backend that is dialled knows no classes but those of keys.
-        ranked: dict[str, Any] = {"priority": priority} if priority is not Priority.NORMAL else {}
-        ranked |= {"revision": revision} if revision else {}
-
         async def hold() -> None:
             try:
                 async with (dispatcher or self.backend.dispatcher).acquire(
-                    kind, max_wait, need=need, label=label, again=again, share=share, **ranked
+                    kind,
+                    max_wait,
+                    need=need,
+                    label=label,
+                    again=again,
+                    share=share,
+                    priority=priority,
+                    revision=revision,
                 ) as ticket:
                     async for update in ticket.updates():
                         if isinstance(update, Lease):

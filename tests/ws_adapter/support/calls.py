@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,13 @@ async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.write(request)
 
 
-async def start_server(
-    handle: Handle,
+@asynccontextmanager
+async def serving(
+    handle: Handle = echo,
     listen: str = "127.0.0.1:0",
     credentials: grpc.ServerCredentials | None = None,
     *options: tuple[str, int],
-) -> tuple[grpc.aio.Server, int]:
+) -> AsyncIterator[tuple[grpc.aio.Server, int]]:
     """A server that listens, and its port."""
     server = grpc.aio.server(
         options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0), *options]
@@ -97,7 +98,20 @@ async def start_server(
     else:
         port = server.add_secure_port(listen, credentials)
     await server.start()
-    return server, port
+    try:
+        yield server, port
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def closing(channel: Channel) -> AsyncIterator[Channel]:
+    """A channel that is closed on leaving the block."""
+    try:
+        yield channel
+    finally:
+        channel.close()
+        await channel.wait_closed()
 
 
 class Way:
@@ -120,25 +134,16 @@ class Way:
         authority = Authority(self.folder) if self.over == "tls" else None
         self.credentials = authority.shown(asks=True) if authority else None
         self.target = f"unix:{self.folder / 'socket'}" if self.over == "unix" else "127.0.0.1:0"
-        server, port = await start_server(handle, self.target, self.credentials, *options)
-        if self.over != "unix":
-            self.target = f"127.0.0.1:{port}"
-        channel = self.dial(authority.tls(shows=True) if authority else None)(self.target, on_lost)
-        try:
-            yield channel, server
-        finally:
-            channel.close()
-            await channel.wait_closed()
-            await server.stop(None)
+        async with serving(handle, self.target, self.credentials, *options) as (server, port):
+            if self.over != "unix":
+                self.target = f"127.0.0.1:{port}"
+            dial = self.dial(authority.tls(shows=True) if authority else None)
+            async with closing(dial(self.target, on_lost)) as channel:
+                yield channel, server
 
-    @asynccontextmanager
-    async def again(self, handle: Handle) -> AsyncIterator[grpc.aio.Server]:
+    def again(self, handle: Handle) -> AbstractAsyncContextManager[tuple[grpc.aio.Server, int]]:
         """Another server where the last one was."""
-        server, _ = await start_server(handle, self.target, self.credentials)
-        try:
-            yield server
-        finally:
-            await server.stop(None)
+        return serving(handle, self.target, self.credentials)
 
 
 class Caller:
@@ -155,6 +160,19 @@ class Caller:
         await self.call.start()
         return self
 
+    async def answered(self, size: int = 1) -> "Caller":
+        """Start, and wait for the answer to a first message."""
+        await self.start()
+        self.call.write(message(1, size))
+        await until(lambda: self.heard)
+        return self
+
+    async def failure(self) -> RpcError:
+        """Return the error with which the call ends."""
+        error = await self.end()
+        assert error is not None
+        return error
+
     async def end(self) -> RpcError | None:
         await until(lambda: self.ends)
         assert len(self.ends) == 1
@@ -166,3 +184,9 @@ def message(unit: int, size: int) -> pb.PrefillRequest:
     request = pb.PrefillRequest(unit=unit)
     request.duplex.audio.data = (unit % 251).to_bytes() * size
     return request
+
+
+async def ask(channel: Channel, unit: int = 1, timeout_s: float = 30.0) -> None:
+    """Ask a question that is echoed."""
+    question = message(unit, 3)
+    assert await channel.ask("Any", question, pb.PrefillRequest, timeout_s=timeout_s) == question

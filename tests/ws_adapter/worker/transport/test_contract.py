@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 
 from antiphon.contract import ERROR_DOMAIN, Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from tests.ws_adapter.support.calls import Caller, Way, echo, message
+from tests.ws_adapter.support.calls import Caller, Way, ask, closing, echo, message
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.transport import channel as transport
@@ -41,25 +41,6 @@ async def hang(requests: AsyncIterator[bytes], context: Any) -> None:
     async for _ in requests:
         pass
     await asyncio.Event().wait()
-
-
-async def ask(channel: Channel, unit: int = 1, timeout_s: float = 30.0) -> None:
-    question = message(unit, 1)
-    assert await channel.ask("Any", question, pb.PrefillRequest, timeout_s=timeout_s) == question
-
-
-async def failure(caller: Caller) -> RpcError:
-    error = await caller.end()
-    assert error is not None
-    return error
-
-
-async def heard(channel: Channel) -> Caller:
-    """Return a caller whose call has had its first answer."""
-    caller = await Caller(channel).start()
-    caller.call.write(message(1, 1))
-    await until(lambda: caller.heard)
-    return caller
 
 
 async def until_refused(channel: Channel) -> None:
@@ -141,7 +122,7 @@ async def test_error_status_arrives_with_its_details(any_way: Way) -> None:
     async with any_way.served(refuse) as (channel, _):
         caller = await Caller(channel).start()
         caller.call.write(message(1, 10))
-        error = await failure(caller)
+        error = await caller.failure()
         assert caller.heard == [message(1, 10)]
         assert error.code == code_pb2.RESOURCE_EXHAUSTED
         assert str(error) == "RESOURCE_EXHAUSTED: voll: ü, 100 %"
@@ -195,11 +176,11 @@ async def test_a_cancelled_call_ends_on_both_sides_once(any_way: Way) -> None:
             over.set()
 
     async with any_way.served(hang) as (channel, _):
-        caller = await heard(channel)
+        caller = await Caller(channel).answered()
         caller.call.cancel()
         caller.call.cancel()
         assert not caller.ends, "told a little later"
-        assert (await failure(caller)).code == code_pb2.CANCELLED
+        assert (await caller.failure()).code == code_pb2.CANCELLED
         caller.call.write(message(2, 1))  # does nothing
         await until(over.is_set)
         await Caller(channel).start()
@@ -216,7 +197,7 @@ async def test_a_call_cancelled_before_it_began(way: Way) -> None:
 
 async def test_calls_cancelled_before_start_raise_and_hold_no_stream(way: Way) -> None:
     async with way.served(echo, ("grpc.max_concurrent_streams", 1)) as (channel, _):
-        first = await heard(channel)
+        first = await Caller(channel).answered()
         given_up, interrupted = Caller(channel), Caller(channel)
         starting = [asyncio.create_task(caller.start()) for caller in (given_up, interrupted)]
         await asyncio.wait(starting, timeout=0.05)
@@ -234,7 +215,7 @@ async def test_calls_cancelled_before_start_raise_and_hold_no_stream(way: Way) -
 async def test_a_call_has_a_deadline(any_way: Way) -> None:
     async with any_way.served(hang, ("grpc.max_concurrent_streams", 2)) as (channel, _):
         await Caller(channel).start()  # so that there is a connection
-        error = await failure(await Caller(channel, timeout_s=2.0).start())
+        error = await (await Caller(channel, timeout_s=2.0).start()).failure()
         assert error.code == code_pb2.DEADLINE_EXCEEDED
         assert reason_of(error) is Reason.SESSION_LIMIT
         with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
@@ -253,7 +234,7 @@ async def test_a_message_that_is_too_large(any_way: Way, monkeypatch: pytest.Mon
         caller.call.write(message(1, 290_000))
         await until(lambda: caller.heard)
         caller.call.write(message(2, 300_001))
-        assert reason_of(await failure(caller)) is Reason.MESSAGE_TOO_LARGE
+        assert reason_of(await caller.failure()) is Reason.MESSAGE_TOO_LARGE
         assert caller.heard == [message(1, 290_000)]
 
 
@@ -262,7 +243,7 @@ async def test_a_message_that_is_none(way: Way) -> None:
         await context.write(b"\xff\xff\xff")
 
     async with way.served(babble) as (channel, _):
-        assert (await failure(await Caller(channel).start())).code == code_pb2.INTERNAL
+        assert (await (await Caller(channel).start()).failure()).code == code_pb2.INTERNAL
 
 
 async def test_an_answer_that_cannot_be_handled_ends_its_call_and_no_other(way: Way) -> None:
@@ -284,7 +265,7 @@ async def test_an_answer_that_cannot_be_handled_ends_its_call_and_no_other(way: 
 
 async def test_a_server_that_leaves_finishes_its_calls_and_gets_no_more(any_way: Way) -> None:
     async with any_way.served(echo) as (channel, server):
-        caller = await heard(channel)
+        caller = await Caller(channel).answered()
         stopping = asyncio.create_task(server.stop(30))
         await until_refused(channel)
         caller.call.write(message(2, 100_000))
@@ -302,9 +283,9 @@ async def test_a_lost_connection_ends_its_calls_and_the_next_call_makes_another(
         await until(lambda: callers[0].heard)
         await server.stop(None)
         for caller in callers:
-            assert reason_of(await failure(caller)) is Reason.WORKER_LOST
+            assert reason_of(await caller.failure()) is Reason.WORKER_LOST
         await until(lost.is_set)
-        async with any_way.again(echo) as again:
+        async with any_way.again(echo) as (again, _):
             await ask(channel, 2)
             assert again is not server
 
@@ -312,9 +293,9 @@ async def test_a_lost_connection_ends_its_calls_and_the_next_call_makes_another(
 async def test_channel_reconnects_after_hang_up_and_rejects_calls_after_close(any_way: Way) -> None:
     async with any_way.served(echo) as (channel, _):
         for _ in range(2):
-            caller = await heard(channel)
+            caller = await Caller(channel).answered()
             channel.hang_up()
-            await failure(caller)
+            await caller.failure()
         caller = await Caller(channel).start()
         channel.close()
         await channel.wait_closed()
@@ -347,11 +328,9 @@ async def test_calls_beyond_what_the_worker_allows_wait_until_others_have_ended(
 
 
 async def test_a_worker_that_is_not_there(way: Way) -> None:
-    channel = way.dial()("127.0.0.1:1", lambda: None)
-    with pytest.raises(RpcError, match=r"UNAVAILABLE: .*[Cc]onnect"):
-        await ask(channel)
-    channel.close()
-    await channel.wait_closed()
+    async with closing(way.dial()("127.0.0.1:1", lambda: None)) as channel:
+        with pytest.raises(RpcError, match=r"UNAVAILABLE: .*[Cc]onnect"):
+            await ask(channel)
 
 
 async def test_channel_1000_calls_opened_at_once_are_all_served(any_way: Way) -> None:

@@ -10,8 +10,7 @@ import pytest
 from google.rpc import code_pb2
 
 from antiphon.contract import Reason
-from antiphon.v1 import inference_service_pb2 as pb
-from tests.ws_adapter.support.calls import Caller, Way, message
+from tests.ws_adapter.support.calls import Caller, Way, ask
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.transport import channel as transport
@@ -45,9 +44,7 @@ async def test_frozen_worker_is_lost_and_thawed_worker_is_found_again(
     process, address = worker
     lost: list[None] = []
     channel = Way("tcp", Path()).dial()(address, lambda: lost.append(None))
-    caller = await Caller(channel, timeout_s=600.0).start()
-    caller.call.write(message(1, 10))
-    await until(lambda: caller.heard, PATIENCE_S)
+    caller = await Caller(channel, timeout_s=600.0).answered()
     process.send_signal(signal.SIGSTOP)
     try:
         await until(lambda: caller.ends, PATIENCE_S)
@@ -57,8 +54,7 @@ async def test_frozen_worker_is_lost_and_thawed_worker_is_found_again(
     assert error is not None
     assert (error.code, reason_of(error)) == (code_pb2.UNAVAILABLE, Reason.WORKER_LOST)
     await until(lambda: lost, PATIENCE_S)
-    question = message(2, 10)
-    assert await channel.ask("Any", question, pb.PrefillRequest, timeout_s=PATIENCE_S) == question
+    await ask(channel, 2, PATIENCE_S)
     channel.close()
     await channel.wait_closed()
 

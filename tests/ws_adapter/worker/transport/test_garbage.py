@@ -8,8 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from antiphon.v1 import inference_service_pb2 as pb
-from tests.ws_adapter.support.calls import Caller, Way, echo, message
+from tests.ws_adapter.support.calls import Caller, Way, ask, echo
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.rpc import RpcError
@@ -33,36 +32,28 @@ def calls() -> int:
     return sum(isinstance(it, grpc.aio.Call) for it in gc.get_objects())
 
 
-async def begun(channel: Channel) -> Caller:
-    """Return a caller who has been answered once."""
-    caller = await Caller(channel).start()
-    caller.call.write(message(1, 1))
-    await until(lambda: caller.heard)
-    return caller
-
-
 async def end_a_call(channel: Channel, server: grpc.aio.Server) -> None:
-    caller = await begun(channel)
+    caller = await Caller(channel).answered()
     caller.call.half_close()
     assert await caller.end() is None
 
 
 async def cancel_a_call(channel: Channel, server: grpc.aio.Server) -> None:
-    caller = await begun(channel)
+    caller = await Caller(channel).answered()
     caller.call.cancel()
-    assert await caller.end() is not None
+    await caller.failure()
 
 
 async def hang_up(channel: Channel, server: grpc.aio.Server) -> None:
-    caller = await begun(channel)
+    caller = await Caller(channel).answered()
     channel.hang_up()
-    assert await caller.end() is not None
+    await caller.failure()
 
 
 async def lose_the_server(channel: Channel, server: grpc.aio.Server) -> None:
-    caller = await begun(channel)
+    caller = await Caller(channel).answered()
     await server.stop(None)
-    assert await caller.end() is not None
+    await caller.failure()
 
 
 async def find_no_server(channel: Channel, server: grpc.aio.Server) -> None:
@@ -70,7 +61,7 @@ async def find_no_server(channel: Channel, server: grpc.aio.Server) -> None:
     with pytest.raises(RpcError, match="UNAVAILABLE"):
         await Caller(channel).start()
     with pytest.raises(RpcError, match="UNAVAILABLE"):
-        await channel.ask("Any", message(1, 1), pb.PrefillRequest, timeout_s=30.0)
+        await ask(channel)
 
 
 async def give_up_before_it_began(channel: Channel, server: grpc.aio.Server) -> None:

@@ -5,30 +5,15 @@ import struct
 
 import pytest
 
-from antiphon.v1 import inference_service_pb2 as pb
-from tests.ws_adapter.support.calls import echo, message, start_server
+from tests.ws_adapter.support.calls import ask, closing, echo, serving
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.rpc import RpcError
 
-QUESTION = message(7, 3)
-
-
-async def ask(channel: Channel) -> pb.PrefillRequest:
-    return await channel.ask("Any", QUESTION, pb.PrefillRequest, timeout_s=30.0)
-
-
-async def end(channel: Channel) -> None:
-    channel.close()
-    await channel.wait_closed()
-
 
 async def test_channel_first_address_is_dead_uses_the_next() -> None:
-    server, port = await start_server(echo, "127.0.0.1:0")
-    channel = Channel(f"ipv4:127.0.0.2:{port},127.0.0.1:{port}")
-    assert await ask(channel) == QUESTION
-    await end(channel)
-    await server.stop(None)
+    async with serving() as (_, port), closing(Channel(f"ipv4:127.0.0.2:{port},127.0.0.1:{port}")) as channel:
+        await ask(channel)
 
 
 class NameServer(asyncio.DatagramProtocol):
@@ -58,18 +43,16 @@ async def test_channel_after_a_lost_connection_resolves_the_name_again() -> None
     names = NameServer()
     listening, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: names, ("127.0.0.1", 0))
     resolver = listening.get_extra_info("sockname")[1]
-    first, port = await start_server(echo, "127.0.0.1:0")
     lost: list[None] = []
-    channel = Channel(f"worker.test:{port}", lambda: lost.append(None))
-    channel.target = f"dns://127.0.0.1:{resolver}/worker.test:{port}"
-    assert await ask(channel) == QUESTION
-    await first.stop(None)
-    await until(lambda: lost)
-    moved, _ = await start_server(echo, f"127.0.0.2:{port}")
-    names.address = "127.0.0.2"
-    await answered_at_last(channel)
-    await end(channel)
-    await moved.stop(None)
+    async with serving() as (first, port):
+        async with closing(Channel(f"worker.test:{port}", lambda: lost.append(None))) as channel:
+            channel.target = f"dns://127.0.0.1:{resolver}/worker.test:{port}"
+            await ask(channel)
+            await first.stop(None)
+            await until(lambda: lost)
+            async with serving(echo, f"127.0.0.2:{port}"):
+                names.address = "127.0.0.2"
+                await answered_at_last(channel)
     listening.close()
 
 
@@ -78,14 +61,12 @@ async def answered_at_last(channel: Channel) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
-                assert await ask(channel) == QUESTION
-                return
+                return await ask(channel)
             except RpcError:
                 continue
 
 
 async def test_channel_unknown_name_is_unavailable() -> None:
-    channel = Channel("nobody.invalid:1")
-    with pytest.raises(RpcError, match=r"UNAVAILABLE: .*nobody\.invalid"):
-        await ask(channel)
-    await end(channel)
+    async with closing(Channel("nobody.invalid:1")) as channel:
+        with pytest.raises(RpcError, match=r"UNAVAILABLE: .*nobody\.invalid"):
+            await ask(channel)

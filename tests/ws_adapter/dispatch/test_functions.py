@@ -29,6 +29,14 @@ def granted(answer: list[object]) -> tuple[str, int, int]:
     return worker, slot, epoch
 
 
+def attached(pool: Pool, ticket: str, slots: int = 1, **options: str) -> tuple[str, int, int]:
+    """Worker `a`, slot and epoch of a session that it has begun."""
+    pool.worker_beat("a", slots)
+    lease = granted(pool.enqueue(ticket, **options))
+    pool.worker_beat("a", slots, lease[1:])
+    return lease
+
+
 def alive(pool: Pool, ms: int, *beats: Callable[[], object]) -> None:
     """Time passes in which these beat once a second."""
     for _ in range(ms // 1000):
@@ -87,9 +95,7 @@ def test_slot_that_was_freed_first_is_used_first(pool: Pool) -> None:
 
 
 def test_lease_that_is_held_is_attached_and_ends_though_its_end_was_not_heard(pool: Pool) -> None:
-    pool.worker_beat("a")
-    lease = granted(pool.enqueue("t1"))[1:]
-    pool.worker_beat("a", 1, lease)
+    attached(pool, "t1")
     assert pool.leases("a") == {0: (1, "attached")}
     pool.enqueue("t2")
 
@@ -99,9 +105,7 @@ def test_lease_that_is_held_is_attached_and_ends_though_its_end_was_not_heard(po
 
 
 def test_slot_is_granted_again_only_when_its_worker_says_that_it_is_free(pool: Pool) -> None:
-    pool.worker_beat("a")
-    worker, slot, epoch = granted(pool.enqueue("t1"))
-    pool.worker_beat("a", 1, (slot, epoch))
+    worker, slot, epoch = attached(pool, "t1")
     pool.enqueue("t2")
     assert pool.lease_return(worker, slot, epoch) == 0
     assert pool.beat("t2") == [1]
@@ -218,9 +222,7 @@ def test_grant_that_is_not_attached_is_revoked_until_its_worker_frees_the_slot(p
 
 def test_redis_outage_expires_no_ticket_or_lease(pool: Pool) -> None:
     """Redis was away for five minutes, and came back with its data."""
-    pool.worker_beat("a")
-    lease = granted(pool.enqueue("t1"))[1:]
-    pool.worker_beat("a", 1, lease)
+    attached(pool, "t1")
     pool.enqueue("t2")
     pool.jump_ms(300_000)
     assert pool.beat("t2") == [1]
@@ -246,9 +248,7 @@ def test_unknown_lease_reported_by_worker_is_adopted(pool: Pool) -> None:
 
 def test_worker_knows_better_than_an_older_record(pool: Pool) -> None:
     """Redis came back with what it had a while ago."""
-    pool.worker_beat("a")
-    lease = granted(pool.enqueue("t1"))[1:]
-    pool.worker_beat("a", 1, lease)
+    attached(pool, "t1")
     pool.worker_beat("a", 1, (0, 9))
     assert pool.leases("a") == {0: (9, "attached")}
     assert pool.slot_free("a", 0, 1) == 0
@@ -420,9 +420,7 @@ def test_holder_slot_limit_is_given_slots_and_at_least_one(
 
 
 def test_holder_attached_lease_counts_until_its_worker_says_that_the_slot_is_free(pool: Pool) -> None:
-    pool.worker_beat("a", 2)
-    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
-    pool.worker_beat("a", 2, (slot, epoch))
+    worker, slot, epoch = attached(pool, "t0", 2, holder="h")
     pool.leave("t0")
     alive(pool, 60_000, lambda: pool.worker_beat("a", 2, (slot, epoch)))
     assert pool.enqueue("t1", holder="h") == ["limit", 1]
@@ -458,9 +456,7 @@ def test_holder_count_is_of_tickets_however_often_they_are_said(pool: Pool) -> N
 
 
 def test_holder_count_goes_with_a_lease_that_a_later_one_replaced(pool: Pool) -> None:
-    pool.worker_beat("a", 2)
-    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
-    pool.worker_beat("a", 2, (slot, epoch))
+    worker, slot, epoch = attached(pool, "t0", 2, holder="h")
     pool.worker_beat("a", 2, (slot, epoch + 7))
     pool.slot_free(worker, slot, epoch + 7)
     assert pool.redis.exists(f"{pool.prefix}held", f"{pool.prefix}holders") == 0

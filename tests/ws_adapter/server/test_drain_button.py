@@ -11,10 +11,11 @@ from tests.ws_adapter.support.stage import Stage, running_adapter, serving
 from ws_adapter.observability.chart import ChartPoint, lines
 
 
-async def ask(stage: Stage, method: str, *headers: str, path: str = "/drain") -> tuple[int, str]:
+async def ask(stage: Stage, method: str, *headers: dict[str, str], path: str = "/drain") -> tuple[int, str]:
     """Status and everything that was answered."""
     port = stage.adapter.admin_port
-    lines = [f"{method} {path} HTTP/1.1", f"Host: localhost:{port}", *headers, "", ""]
+    told = [f"{name}: {value}" for fields in headers for name, value in fields.items()]
+    lines = [f"{method} {path} HTTP/1.1", f"Host: localhost:{port}", *told, "", ""]
     answer = (await stage.exchange("\r\n".join(lines).encode(), port)).decode()
     return int(answer.split()[1]), answer
 
@@ -30,7 +31,9 @@ async def test_button_asks_first_then_drains_and_lets_sessions_finish() -> None:
         await stage.until(draining=False)
 
         port = stage.adapter.admin_port
-        status, answer = await ask(stage, "POST", f"Origin: http://localhost:{port}", "Content-Length: 0")
+        status, answer = await ask(
+            stage, "POST", {"Origin": f"http://localhost:{port}", "Content-Length": "0"}
+        )
 
         assert (status, "Location: /" in answer) == (303, True)
         await stage.until(draining=True)
@@ -46,19 +49,14 @@ async def test_with_keys_only_an_admin_drains(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice", "admin")
     options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
     async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
-        own = f"Origin: http://localhost:{stage.adapter.admin_port}"
+        own = {"Origin": f"http://localhost:{stage.adapter.admin_port}"}
         assert (await ask(stage, "POST"))[0] == 401
-        assert (await ask(stage, "POST", header(keys.bearer("alice"))))[0] == 403
-        assert (await ask(stage, "POST", own, header(keys.basic("alice"))))[0] == 401
-        assert (await ask(stage, "POST", own, "Authorization: Basic Ondyb25n"))[0] == 401
+        assert (await ask(stage, "POST", keys.bearer("alice")))[0] == 403
+        assert (await ask(stage, "POST", own, keys.basic("alice")))[0] == 401
+        assert (await ask(stage, "POST", own, {"Authorization": "Basic Ondyb25n"}))[0] == 401
         await stage.until(draining=False)
-        assert (await ask(stage, "POST", header(keys.bearer("admin"))))[0] == 303
-        assert (await ask(stage, "POST", own, header(keys.basic("admin", "anybody"))))[0] == 303
-
-
-def header(fields: dict[str, str]) -> str:
-    [(name, value)] = fields.items()
-    return f"{name}: {value}"
+        assert (await ask(stage, "POST", keys.bearer("admin")))[0] == 303
+        assert (await ask(stage, "POST", own, keys.basic("admin", "anybody")))[0] == 303
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
@@ -69,11 +67,11 @@ async def test_drain_post_from_foreign_origin_is_rejected(has_keys: bool, tmp_pa
     """
     keys = KeyFile(tmp_path / "keys", "admin")
     options: dict[str, Any] = {"auth": "keys", "keys": keys.path} if has_keys else {}
-    kept = [header(keys.basic("admin"))] if has_keys else []
+    kept = keys.basic("admin") if has_keys else {}
     async with running_adapter("127.0.0.1:1", wait=False, admin_port=0, **options) as stage:
         for origin in ("https://evil.net", "http://localhost:3000", "http://localhost", "null"):
-            for forwarded in ([], ["X-Forwarded-For: 203.0.113.9"]):
-                assert (await ask(stage, "POST", f"Origin: {origin}", *forwarded, *kept))[0] == 403, origin
+            for forwarded in ({}, {"X-Forwarded-For": "203.0.113.9"}):
+                assert (await ask(stage, "POST", {"Origin": origin}, forwarded, kept))[0] == 403, origin
         await stage.until(draining=False)
 
 

@@ -192,6 +192,24 @@ def test_bad_values(change: dict[str, Any], text: str) -> None:
         AdapterOptions(**{"workers": WORKERS, **change})
 
 
+READ_AGAIN: dict[str, dict[str, Any]] = {
+    "keys": KEYS,
+    "client secrets": {"client_secret_key_file": Path("k")},
+    "certificate": {"tls_cert": Path("c"), "tls_key": Path("k")},
+    "authority of workers": {"worker_ca": Path("ca")},
+    "workers": {"workers": (), "workers_file": Path("w")},
+    "authority of Redis": {"workers": (), "dispatcher": "rediss://h", "dispatcher_ca": Path("ca")},
+    "peers": {**PEER, **PEER_FILES},
+    "usage": {"usage_log": Path("u")},
+}
+
+
+@pytest.mark.parametrize("given", READ_AGAIN.values(), ids=READ_AGAIN)
+def test_file_that_is_read_again_keeps_sighup_from_ending_the_adapter(given: dict[str, Any]) -> None:
+    assert AdapterOptions(**{"workers": WORKERS, **given}).is_reloadable
+    assert not AdapterOptions(workers=WORKERS).is_reloadable
+
+
 def test_trusted_proxies_wider_than_a_subnet_are_broad() -> None:
     networks = ("10.0.0.0/8", "10.1.2.0/24", "10.1.2.3", "fd00::/48", "fd00:0:0:1::/64", "0.0.0.0/0")
 

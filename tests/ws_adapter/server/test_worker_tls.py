@@ -1,6 +1,5 @@
 """An adapter that reaches its workers over TLS and over a Unix socket."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE
-from tests.ws_adapter.support.process import adapter_process
 from tests.ws_adapter.support.stage import running_adapter, serving, until
 
 
@@ -62,13 +60,3 @@ async def test_an_adapter_that_is_trusted_later_reaches_its_worker(authority: Au
                 path.write_bytes(content)
             stage.adapter.reload()
             await stage.until(ready=True)
-
-
-async def test_sighup_does_not_end_an_adapter_with_tls_to_its_workers(authority: Authority) -> None:
-    async with running_worker(ScriptedEngine(listen()), **of_worker(authority)) as worker:
-        files = of_adapter(authority)
-        given = [word for name, path in files.items() for word in (f"--{name.replace('_', '-')}", str(path))]
-        async with adapter_process(worker.address, *given) as (process, _):
-            process.send_signal(signal.SIGHUP)
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0

@@ -57,4 +57,3 @@ def test_file_without_workers_is_refused_and_one_beside_names_of_workers(tmp_pat
             read_targets(file)
     with pytest.raises(ConfigurationError, match="Workers are named twice"):
         AdapterOptions(workers=("127.0.0.1:1",), workers_file=file)
-    assert AdapterOptions(workers_file=file).is_reloadable

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.support.long import long
 from tests.support.passing import Passing
 from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
@@ -14,10 +13,6 @@ from ws_adapter.server import listener
 
 PING_S = 10.0
 """Twice that is less than a client may take with its first event, and more than a machine stands still."""
-
-
-def free_again(engine: ScriptedEngine, sessions: int) -> bool:
-    return len(engine.sessions) == sessions and all(session.is_closed for session in engine.sessions)
 
 
 async def reach(stage: Stage, state: str, stack: AsyncExitStack, engine: ScriptedEngine) -> Client:
@@ -67,14 +62,21 @@ async def test_client_that_answers_no_ping_leaves_nothing_behind(
         client.vanish()
 
 
-async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
-    engine = ScriptedEngine(*TALK, repeat=True, slots=2)
+@pytest.mark.parametrize(("slots", "clients"), [(2, 12), pytest.param(4, 100, marks=pytest.mark.long)])
+async def test_capacity_holds_for_simultaneous_clients_and_every_slot_comes_back(
+    slots: int, clients: int
+) -> None:
+    """The engine itself complains if a slot is used twice."""
+    engine = ScriptedEngine(*TALK, repeat=True, slots=slots)
+    admitted: list[Client] = []
     async with serving(engine) as stage:
 
         async def visit(number: int) -> None:
             async with stage.client() as client:
                 await client.send(INIT)
                 await client.expect_until("session.created")
+                admitted.append(client)
+                assert sum(not session.is_closed for session in engine.sessions) <= slots
                 await client.send(append(2.0))
                 await client.expect("listen", "listen")
                 if number % 3 == 0:
@@ -83,35 +85,12 @@ async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
                     await client.send(CLOSE)
                     await client.rest()
 
-        await asyncio.gather(*(visit(number) for number in range(12)))
-        await until(lambda: free_again(engine, 12))
-        await stage.until(free_slots=2)
-
-
-@long
-async def test_capacity_holds_for_simultaneous_clients() -> None:
-    """The engine itself complains if a slot is used twice."""
-    engine = ScriptedEngine(listen(), slots=4)
-    async with serving(engine) as stage:
-        admitted: list[Client] = []
-
-        async def visit() -> None:
-            async with stage.client() as client:
-                await client.send(INIT)
-                await client.expect_until("session.created")
-                admitted.append(client)
-                live = sum(not session.is_closed for session in engine.sessions)
-                assert live <= 4
-                await client.send(append())
-                await client.expect("listen")
-                await client.send(CLOSE)
-                await client.rest()
-
-        await asyncio.gather(*(visit() for _ in range(100)))
-        assert len(admitted) == 100
-        queued = [c.events[0] for c in admitted if c.events[0]["type"] == "session.queued"]
-        assert len(queued) >= 50
-        await until(lambda: free_again(engine, 100))
+        await asyncio.gather(*(visit(number) for number in range(clients)))
+        queued = [client for client in admitted if client.events[0]["type"] == "session.queued"]
+        assert (len(admitted), len(queued) >= clients // 2) == (clients, True)
+        await until(lambda: len(engine.sessions) == clients)
+        await until(lambda: all(session.is_closed for session in engine.sessions))
+        await stage.until(free_slots=slots)
 
 
 async def test_slot_taken_through_other_adapter_is_awaited() -> None:

@@ -81,6 +81,16 @@ class Line:
     def _stalled(self) -> None:
         self.stalls += 1
 
+    def stall(self, seconds: int) -> None:
+        """The transport takes nothing, while so much sound comes."""
+        self.is_open.clear()
+        for _ in range(seconds):
+            self.outbox.put(audio())
+
+    async def advance(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+        await self.settle()
+
     async def settle(self) -> None:
         for _ in range(10):
             await asyncio.sleep(0)
@@ -168,39 +178,29 @@ async def test_bytes_count_too(line: Line) -> None:
 
 
 async def test_client_that_reads_nothing_is_slow_after_five_seconds(line: Line) -> None:
-    line.is_open.clear()
-    for _ in range(4):
-        line.outbox.put(audio())
+    line.stall(4)
     await line.settle()
     await line.clock.advance(4.9)
     assert line.stalls == 0
-    await line.clock.advance(0.6)
-    await line.settle()
+    await line.advance(0.6)
     assert line.stalls == 1
-    await line.clock.advance(60)
-    await line.settle()
+    await line.advance(60)
     assert line.stalls == 1
 
 
 async def test_client_that_reads_a_little_is_not_slow(line: Line) -> None:
-    line.is_open.clear()
-    for _ in range(4):
-        line.outbox.put(audio())
+    line.stall(4)
     line.buffered = 100_000
     for _ in range(20):
         line.buffered -= 1000
-        await line.clock.advance(4)
-    await line.settle()
+        await line.advance(4)
     assert line.stalls == 0
 
 
 @pytest.mark.parametrize(("count", "waited_s", "stalls"), [(3, 600, 0), (70, 0, 1)], ids=["few", "overflow"])
 async def test_overflow_is_slow_at_once(line: Line, count: int, waited_s: float, stalls: int) -> None:
-    line.is_open.clear()
-    for _ in range(count):
-        line.outbox.put(audio())
-    await line.clock.advance(waited_s)
-    await line.settle()
+    line.stall(count)
+    await line.advance(waited_s)
     assert line.stalls == stalls
 
 
@@ -237,9 +237,7 @@ async def test_waiting_events_are_encoded_once_and_sent_so(line: Line) -> None:
 
 
 async def test_cleared_events_are_not_sent_and_count_no_more(line: Line) -> None:
-    line.is_open.clear()
-    for _ in range(5):
-        line.outbox.put(audio())
+    line.stall(5)
     await line.settle()
 
     line.outbox.clear()
@@ -268,8 +266,7 @@ async def test_each_sent_event_is_progress(line: Line) -> None:
         await line.settle()
     assert line.stalls == 0
     assert line.outbox.is_congested is True
-    await line.clock.advance(6)
-    await line.settle()
+    await line.advance(6)
     assert line.stalls == 1
 
 

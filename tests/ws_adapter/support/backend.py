@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from antiphon_service.pools import STABLE, pool_name
 from antiphon_service.redis import DIRECTORY, call, connect, disconnect, prefix
@@ -29,35 +29,6 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import Registry, WorkerInfo
 
 MODEL = "antiphon-mini"
-
-
-class Backend(Protocol):
-    """A dispatcher and its workers."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Runs from its first use on."""
-
-    async def open(
-        self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode, revision: str = STABLE
-    ) -> None:
-        """A worker comes."""
-
-    async def drain(self, name: str) -> None:
-        """A worker takes no more sessions."""
-
-    async def shut(self, name: str) -> None:
-        """A worker goes, with the sessions that it has."""
-
-    async def attach(self, lease: Lease) -> None:
-        """A session begins at its worker."""
-
-    async def clean(self, lease: Lease) -> None:
-        """The session is over, and its worker has cleaned the slot."""
-
-
-Build = Callable[..., AbstractAsyncContextManager[Backend]]
-"""Called with the `QueueRules` as keywords; on leaving, everything has to be gone."""
 
 
 class ListedRegistry(Registry):
@@ -111,19 +82,21 @@ class InProcessBackend:
     async def open(
         self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode, revision: str = STABLE
     ) -> None:
+        """A worker comes."""
         self.registry.put(name, slots, model, modes, revision)
 
     async def drain(self, name: str) -> None:
+        """A worker takes no more sessions."""
         del self.registry.infos[name]
         self.registry.changed()
 
     shut = drain
 
     async def attach(self, lease: Lease) -> None:
-        """The worker asks nobody."""
+        """A session begins at its worker, which asks nobody."""
 
     async def clean(self, lease: Lease) -> None:
-        """The block was left."""
+        """The session is over: the block of its caller was left."""
 
 
 @asynccontextmanager
@@ -275,6 +248,11 @@ class RedisBackend:
         await end(self._beating)
         for dispatcher in self.dispatchers:
             await dispatcher.close()
+
+
+Backend: TypeAlias = InProcessBackend | RedisBackend
+Build = Callable[..., AbstractAsyncContextManager[Backend]]
+"""Called with the `QueueRules` as keywords; on leaving, everything has to be gone."""
 
 
 def on_redis(server: RedisServer, users: RedisUsers | None = None) -> Build:

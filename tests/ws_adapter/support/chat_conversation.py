@@ -1,7 +1,6 @@
 """The chat dialects in a jar: events in, actions carried out, everything written down."""
 
 import base64
-import json
 from typing import Any, Final
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy as np
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, INIT, Event, ready_signal
 from tests.ws_adapter.support.driven import Driven
-from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat, State
 from ws_adapter.protocol.core.actions import LeaveSlot, TakeSlot
@@ -18,7 +16,6 @@ from ws_adapter.protocol.core.machine import Action, Machine, Offload, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Finish,
-    Moved,
     Piece,
     Prefilled,
     UnitDone,
@@ -67,22 +64,12 @@ class Jar(Driven):
         self.slots: list[str] = []
         self.offload: Offload | None = None
         self._read_now = read_now
-        self.dialect = self.machine = self._make()
-        self.do(self.machine.opened(self.now))
+        self.open()
 
-    def _make(self) -> Machine:
-        raise NotImplementedError
-
-    def move(self, *, has_journal: bool = True) -> list[Event]:
-        """The adapter dies, and another one goes on; without a journal the worker is lost with it."""
-        state, blobs = save(self.machine, self.now, has_journal=has_journal)
-        self.dialect = self.machine = self._make()
-        told = self.do(self.machine.restore(state, blobs, self.now))
-        return [*told, *(self.worker(Moved(0.0)) if has_journal and self.closed is None else ())]
-
-    def _hears(self) -> bool:
-        """Whether a frame that comes now is looked at."""
-        return not self.machine.is_over
+    @property
+    def machine(self) -> Machine:
+        machine: Machine = self.dialect
+        return machine
 
     def _known(self) -> Catalogue | None:
         return self._catalogue
@@ -92,16 +79,6 @@ class Jar(Driven):
         """The one that runs, or ran last."""
         turn: Turn = self.runs[-1].turn
         return turn
-
-    def client(self, event: Any, *, drops_input: bool = False) -> list[Event]:
-        """Sends a frame; returns the server's events that it caused at once."""
-        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-        is_heard = self._hears()
-        told = self.do(self.machine.text_frame(frame, self.now, drops_input=drops_input))
-        is_refused = any(answer["type"] == "error" for answer in told)
-        if isinstance(event, dict) and is_heard and not is_refused and self.offload is None:
-            self._observer.client_was_heard(event)
-        return told
 
     def read(self) -> list[Event]:
         """Does what was to be done beside the event loop."""
@@ -146,10 +123,11 @@ class ChatJar(Jar):
 
     path = "/ws/chat"
 
-    def _make(self) -> Machine:
+    def new_dialect(self) -> Machine:
         return Chat(self.limits, self._known, "sess_0123456789ab-1")
 
-    def _hears(self) -> bool:
+    @property
+    def hears(self) -> bool:
         assert isinstance(self.machine, Chat)
         return self.machine.state is State.WAIT_REQUEST
 
@@ -166,7 +144,7 @@ class RealtimeChatJar(Jar):
     path = "/v1/realtime?mode=chat"
     opener: Final = INIT
 
-    def _make(self) -> Machine:
+    def new_dialect(self) -> Machine:
         return RealtimeChat("sess_0123456789ab", self.limits, self._known, self._new_token)
 
     def init(self, payload: Event | None = None) -> list[Event]:

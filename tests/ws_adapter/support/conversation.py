@@ -1,7 +1,6 @@
 """A dialect in a jar: events in, actions carried out, everything written down."""
 
 import base64
-import json
 from typing import Any
 
 import numpy as np
@@ -69,19 +68,6 @@ class Conversation(Driven):
         return DialectNegotiator(
             "sess_0123456789ab", mode, self.limits.max_append_s, self._new_token, lambda: "rt_1795159650250"
         )
-
-    def client(self, event: Event | bytes | list[Any], *, is_proper: bool = True) -> list[Event]:
-        """Sends one client event; returns the server's events that it caused at once.
-
-        An event that is accepted has to be one that a client may send; without `is_proper` it is none.
-        """
-        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-        is_over = self.dialect.is_over
-        told = self.do(self.dialect.text_frame(frame, self.now))
-        is_refused = is_over or any(answer["type"] == "error" for answer in told)
-        if is_proper and isinstance(event, dict) and not is_refused:
-            self._observer.client_was_heard(event)
-        return told
 
     def flush_output(self, events: int | None = None) -> None:
         """Lets the oldest events of the outbox, or all, leave it: they can no longer be withdrawn."""

@@ -9,6 +9,7 @@ from msgspec import structs
 from antiphon.contract import Reason
 from tests.support.schemas import Event, Observer
 from tests.ws_adapter.support.hearing import Hearing
+from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
     CancelTranscription,
     CancelUnits,
@@ -26,8 +27,8 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
-from ws_adapter.protocol.core.signals import Failed, Signal
+from ws_adapter.protocol.core.machine import Action, Machine, Offload, Transcribe
+from ws_adapter.protocol.core.signals import Failed, Moved, Signal
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 from ws_adapter.protocol.wire.codec import encode, stamp
 from ws_adapter.protocol.wire.events import ServerEvent
@@ -129,12 +130,56 @@ class Driven:
         told: Event = json.loads(encode(leaving))
         return told
 
-    def client(self, event: Any) -> list[Event]:
-        """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
+    def new_dialect(self) -> Machine:
+        """Another machine of the same session."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """The session begins."""
+        self.dialect = self.new_dialect()
+        self.do(self.dialect.opened(self.now))
+
+    def move(self, *, has_journal: bool = True) -> list[Event]:
+        """The adapter dies, and another one goes on; what was to be transcribed is asked for again.
+
+        Without a journal, or before the worker is ready, the worker is lost with the adapter.
+        """
+        before = len(self.sent)
+        has_journal = has_journal and self.is_ready
+        state, blobs = save(self.dialect, self.now, has_journal=has_journal)
+        self.dialect, self.transcribing = self.new_dialect(), []
+        self._hearing.restart()
+        if not has_journal:
+            self.lose_worker()
+        self.do(self.dialect.restore(state, blobs, self.now))
+        if has_journal and self.closed is None:
+            self.worker(Moved(0.0))
+        return self.sent[before:]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker has the session, and its settings."""
+        return True
+
+    def lose_worker(self) -> None:
+        """The worker is gone, with its slot."""
+        self.has_slot = False
+
+    @property
+    def hears(self) -> bool:
+        """Whether a frame that comes now is looked at."""
+        return not self.dialect.is_over
+
+    def client(self, event: Any, *, drops_input: bool = False, is_proper: bool = True) -> list[Event]:
+        """Sends one event; returns the server's events that it caused at once.
+
+        An event that is accepted has to be one that a client may send; without `is_proper` it is none.
+        """
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-        told = self.do(self.dialect.text_frame(frame, self.now))
-        is_heard = not self.dialect.is_waiting and not any(answer["type"] == "error" for answer in told)
-        if self._is_observed and isinstance(event, dict) and is_heard:
+        is_heard = self.hears
+        told = self.do(self.dialect.text_frame(frame, self.now, drops_input=drops_input))
+        is_refused = self.dialect.is_waiting or any(answer["type"] == "error" for answer in told)
+        if self._is_observed and is_proper and isinstance(event, dict) and is_heard and not is_refused:
             self._observer.client_was_heard(event)
         return told
 

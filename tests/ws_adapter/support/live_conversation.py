@@ -10,14 +10,12 @@ from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, SPEECH, ready_signal
 from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.realtime_ga_conversation import told as types_of
-from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import (
     Finalized,
-    Moved,
     Piece,
     TextPurpose,
     UnitDone,
@@ -49,22 +47,13 @@ class LiveConversation(Driven):
         self.finished = 0
         """Units that the worker has answered."""
         self.answers: list[Answer] = []
-        self.dialect = self.new_dialect()
-        self.do(self.dialect.opened(self.now))
+        self.open()
 
     def new_dialect(self) -> Live:
-        """Another machine of the same session."""
         catalogue = self._catalogue
         return Live(
             "sess_0123456789ab", self._limits, lambda: catalogue, lambda: "0a", lambda at: at + 10_000
         )
-
-    def move(self) -> list[Event]:
-        """The adapter dies, and another one goes on; what was to be transcribed is asked for again."""
-        state, blobs = save(self.dialect, self.now)
-        self.dialect, self.transcribing = self.new_dialect(), []
-        self._hearing.restart()
-        return self.do(self.dialect.restore(state, blobs, self.now)) + self.worker(Moved(0.0))
 
     def carry_out(self, action: Action) -> list[Action]:
         if isinstance(action, Send) and action.answer is not None:

@@ -10,7 +10,6 @@ from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
 from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
-from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import Detect, LeaveSlot, Rewind, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Action
@@ -18,7 +17,6 @@ from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,
     Finalized,
-    Moved,
     Piece,
     Prefilled,
     Signal,
@@ -111,11 +109,9 @@ class RealtimeGaConversation(Driven):
         self.detecting = 0
         """Samples that were given to the detector and not told of."""
         self._model = model
-        self.dialect = self.new_dialect()
-        self.do(self.dialect.opened(self.now))
+        self.open()
 
     def new_dialect(self) -> RealtimeGa:
-        """Another machine of the same session."""
         return RealtimeGa(
             "sess_0123456789ab",
             self._model,
@@ -126,21 +122,17 @@ class RealtimeGaConversation(Driven):
         )
 
     def move(self, *, has_journal: bool = True) -> list[Event]:
-        """The adapter dies, and another one goes on; what was to be transcribed is asked for again.
+        self.detecting = 0
+        return super().move(has_journal=has_journal)
 
-        Without a journal, or before the worker is ready, the worker is lost with the adapter.
-        """
-        before = len(self.sent)
-        has_journal = has_journal and self.dialect._answers.slot.hold in (SlotPhase.READY, SlotPhase.RUNNING)
-        state, blobs = save(self.dialect, self.now, has_journal=has_journal)
-        self.dialect, self.transcribing, self.detecting = self.new_dialect(), [], 0
-        if not has_journal:
-            self.has_slot, self._answered, self._ready = False, len(self.units), len(self.configured)
-            self._done = self.runs[-1].unit if self.runs else 0
-        self.do(self.dialect.restore(state, blobs, self.now))
-        if has_journal:
-            self.worker(Moved(0.0))
-        return self.sent[before:]
+    @property
+    def is_ready(self) -> bool:
+        return self.dialect._answers.slot.hold in (SlotPhase.READY, SlotPhase.RUNNING)
+
+    def lose_worker(self) -> None:
+        super().lose_worker()
+        self._answered, self._ready = len(self.units), len(self.configured)
+        self._done = self.runs[-1].unit if self.runs else 0
 
     def worker(self, *signals: Signal) -> list[Event]:
         before = len(self.sent)

@@ -8,11 +8,10 @@ import numpy as np
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
 from tests.ws_adapter.support.driven import Driven
-from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import CancelUnits, LeaveSlot, RunSegment, TakeSlot
 from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
 from ws_adapter.protocol.core.machine import Action
-from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.limits import Limits
 
@@ -65,25 +64,17 @@ class TranscriptionConversation(Driven):
         """`none`, `wanted` or `held`."""
         self.taken = 0
         self.left = 0
-        self.dialect = self.new_dialect()
-        self.do(self.dialect.opened(self.now))
+        self.open()
 
     def new_dialect(self) -> Transcription:
-        """Another machine of the same session."""
         return Transcription(SESSION_ID, CREATED, self._limits, lambda: self._catalogue)
 
-    def move(self, *, has_journal: bool = True) -> list[Event]:
-        """The adapter dies, and another one goes on; without a journal the worker is lost with it."""
-        start = len(self.sent)
-        has_journal = has_journal and self.slot == "held"
-        state, blobs = save(self.dialect, self.now, has_journal=has_journal)
-        self.dialect = self.new_dialect()
-        if not has_journal:
-            self.slot = "none"
-        self.do(self.dialect.restore(state, blobs, self.now))
-        if has_journal:
-            self.worker(Moved(0.0))
-        return self.sent[start:]
+    @property
+    def is_ready(self) -> bool:
+        return self.slot == "held"
+
+    def lose_worker(self) -> None:
+        self.slot = "none"
 
     def client(self, *events: Event | bytes | list[Any]) -> list[Event]:
         """Sends client events; returns the server's events that they caused at once."""

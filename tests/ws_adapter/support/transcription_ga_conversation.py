@@ -8,11 +8,10 @@ from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.driven import Driven
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.realtime_ga_conversation import told as types_of
-from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import LeaveSlot, RunSegment
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Action, Become, Machine
-from ws_adapter.protocol.core.signals import Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Finalized, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.transcription_ga.machine import ProtocolChooser
@@ -38,26 +37,16 @@ class TranscriptionGaConversation(Driven):
         super().__init__("/v1/realtime?intent=transcription", catalogue, Limits(**limits))
         self._answered = 0
         self._left_slots = 0
-        self.dialect = self.new_dialect()
-        self.do(self.dialect.opened(self.now))
+        self.open()
 
     def new_dialect(self) -> Machine:
-        """Another machine of the same session."""
         name = f"sess-{0:032x}"
         return ProtocolChooser(name, 1_800_000_000, self._limits, lambda: self._catalogue, self._new_token)
 
-    def move(self) -> list[Event]:
-        """The adapter dies, and another one goes on with what a worker has that is ready."""
-        before = len(self.sent)
+    @property
+    def is_ready(self) -> bool:
         assert isinstance(self.dialect, Transcription)
-        self.has_slot = self.has_slot and self.dialect._slot.hold is SlotPhase.READY
-        state, blobs = save(self.dialect, self.now, has_journal=self.has_slot)
-        self.dialect = self.new_dialect()
-        self._hearing.restart()
-        self.do(self.dialect.restore(state, blobs, self.now))
-        if self.has_slot:
-            self.worker(Moved(0.0))
-        return self.sent[before:]
+        return self.has_slot and self.dialect._slot.hold is SlotPhase.READY
 
     def worker(self, *signals: Signal) -> list[Event]:
         before, slots = len(self.sent), self._left_slots

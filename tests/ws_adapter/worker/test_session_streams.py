@@ -108,6 +108,11 @@ class Caller:
         return [signal for signal in self.said if isinstance(signal, shape)]
 
 
+async def end(streams: SessionStreams) -> None:
+    streams.release()
+    await streams.ended()
+
+
 async def id_of(channel: Channel) -> str:
     answer = await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=5.0)
     return answer.worker_id
@@ -140,8 +145,7 @@ async def test_units_are_written_ahead_and_answered() -> None:
         assert "".join(piece.text for piece in pieces) == "Hello"
         assert sum(len(piece.audio) for piece in pieces) == 96_000
         assert caller.said.index(pieces[-1]) < caller.said.index(caller.heard(UnitDone)[1])
-        streams.release()
-        await streams.ended()
+        await end(streams)
         assert engine.session.is_closed
         assert not caller.heard(Failed)
 
@@ -213,8 +217,7 @@ async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
     async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
         streams = await caller.attach("s-1")
         assert await refused(caller) is Reason.NO_FREE_SLOT
-        streams.release()
-        await streams.ended()
+        await end(streams)
         assert await refused(Caller(caller.channel, "worker-another")) is Reason.WORKER_LOST
         assert await refused(Caller(nobody, "nobody")) is Reason.WORKER_LOST
         await until_attached(caller, "s-3")
@@ -249,8 +252,7 @@ async def test_sessions_follow_each_other_where_calls_of_one_fit(monkeypatch: py
     async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
         for number in range(40):
             streams = await caller.attach(f"s-{number}")
-            streams.release()
-            await streams.ended()
+            await end(streams)
     assert caller.said == []
 
 
@@ -262,8 +264,7 @@ async def until_attached(caller: Caller, name: str) -> None:
         except AttachFailed:
             await asyncio.sleep(0.02)
         else:
-            streams.release()
-            await streams.ended()
+            await end(streams)
             return
     raise AssertionError("no slot became free")
 
@@ -277,14 +278,12 @@ async def test_session_beyond_the_calls_that_fit_waits_for_another(monkeypatch: 
         first = await attaching_first
         await asyncio.wait({attaching}, timeout=0.1)
         assert not attaching.done()
-        first.release()
-        await first.ended()
+        await end(first)
         second = await attaching
         second.open(SETUP, 600.0)
         await until(lambda: caller.heard(Ready))
         assert not caller.heard(Failed)
-        second.release()
-        await second.ended()
+        await end(second)
 
 
 async def test_dead_worker_is_reported_once() -> None:
@@ -328,8 +327,7 @@ async def test_cancelled_attach_leaves_nothing() -> None:
             attaching.cancel()
             result = (await asyncio.gather(attaching, return_exceptions=True))[0]
             if isinstance(result, SessionStreams):
-                result.release()
-                await result.ended()
+                await end(result)
         await until_attached(caller, "last")
 
 

@@ -118,4 +118,4 @@ def test_state_that_is_torn_is_refused() -> None:
     chat.activate()
     chat.client(append(CLIP))
     state, blobs = save(chat.machine, chat.now)
-    assert_torn_states_are_refused(chat._make, state, blobs, chat.now)
+    assert_torn_states_are_refused(chat.new_dialect, state, blobs, chat.now)

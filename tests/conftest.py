@@ -60,7 +60,7 @@ SLOW = tuple(
         "ws_adapter/protocol/wire": "schema_truth",
         "ws_adapter/recording": "sessions",
         "ws_adapter/server": "floods",
-        "ws_adapter/session": "endings shared_queue untrusted_work",
+        "ws_adapter/session": "endings untrusted_work",
     }.items()
     for name in names.split()
 )

@@ -301,7 +301,7 @@ ROWS = [
     Row(Reason.ENGINE_FATAL, "the device is lost", LAST_UNIT, (Play(breaks_device=True),)),
     Row(Reason.INFERENCE_FAILED, "this session cannot go on", LAST_UNIT, failing(Reason.INFERENCE_FAILED)),
 ]
-NOT_THE_WORKERS = {Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_inprocess.py"}
+NOT_THE_WORKERS = {Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_contract.py"}
 
 
 @asynccontextmanager

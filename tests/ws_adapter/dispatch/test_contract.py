@@ -93,8 +93,7 @@ async def test_caller_cancelled_at_any_step_leaves_no_ticket_or_lease(build: Bui
 
 async def test_caller_after_worker_loss_goes_to_queue_head(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        first = await callers.served()
+        first = await callers.occupy()
         second = await callers.enter()
         told = [place.position for place in second.places]
         again = await callers.enter(again=POOL)
@@ -139,8 +138,7 @@ async def test_new_worker_serves_waiting_callers(build: Build) -> None:
 
 async def test_lost_worker_with_sessions_blocks_no_waiting_caller(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
-        await callers.backend.open("a", 1)
-        await callers.served()
+        await callers.occupy()
         second = await callers.enter()
         await callers.backend.shut("a")
         await callers.backend.open("b", 1)
@@ -150,8 +148,7 @@ async def test_lost_worker_with_sessions_blocks_no_waiting_caller(build: Build) 
 
 async def test_positions_never_grow_and_the_wait_ends_in_one_way(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        await callers.served()
+        await callers.occupy()
         waiting = [await callers.enter() for _ in range(4)]
         assert [caller.places[0].position for caller in waiting] == [1, 2, 3, 4]
         await waiting[1].vanish()
@@ -168,8 +165,7 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(build: Build) -
 
 async def test_full_queue_rejects_only_new_callers_and_keeps_no_ticket(build: Build) -> None:
     async with stage(build, capacity=2) as callers:
-        await callers.backend.open("a", 1)
-        await callers.served()
+        await callers.occupy()
         waiting = [await callers.enter() for _ in range(2)]
         late = await callers.enter()
         again = await callers.enter(again=POOL)
@@ -182,8 +178,7 @@ async def test_full_queue_rejects_only_new_callers_and_keeps_no_ticket(build: Bu
 
 async def test_longest_wait_ends_it(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        await callers.served()
+        await callers.occupy()
         caller = await callers.enter(max_wait=0.3)
         await until(lambda: caller.error)
         assert isinstance(caller.error, WaitExpired)
@@ -194,8 +189,7 @@ async def test_waiting_ticket_can_be_cancelled_by_its_id(
     build: Build,
 ) -> None:
     async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        await callers.served()
+        await callers.occupy()
         waiting = await callers.enter(label="kitchen")
         dispatcher = callers.backend.dispatcher
         found = await dispatcher.find(waiting.ticket_id)
@@ -212,8 +206,7 @@ async def test_waiting_ticket_can_be_cancelled_by_its_id(
 async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: Build) -> None:
     """Nothing is known of sessions: each is taken to last as long again as it has, at least 5 s."""
     async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        await callers.served()
+        await callers.occupy()
         waiting = [await callers.enter() for _ in range(3)]
 
         def told() -> list[float]:

@@ -22,9 +22,7 @@ async def served(callers: Callers, waiting: list[Caller]) -> list[Caller]:
 
 async def test_high_class_passes_those_of_lower_ones_that_wait(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        await callers.enter()
-        await until(lambda: callers.granted)
+        await callers.occupy()
         low = await callers.enter(priority=LOW)
         normal = await callers.enter()
         high = await callers.enter(priority=HIGH)
@@ -35,9 +33,7 @@ async def test_high_class_passes_those_of_lower_ones_that_wait(build: Build) -> 
 async def test_flood_of_a_high_class_starves_no_ticket_that_waits(build: Build) -> None:
     """Attack: a tenant with priority asks for a slot again and again, so that others never get one."""
     async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        await callers.enter()
-        await until(lambda: callers.granted)
+        await callers.occupy()
         normal, low = await callers.enter(), await callers.enter(priority=LOW)
         flood = [await callers.enter(priority=HIGH) for _ in range(2 * HEAD_START + 6)]
         order = await served(callers, [normal, low, *flood])

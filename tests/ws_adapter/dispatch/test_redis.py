@@ -39,8 +39,7 @@ async def until_degraded(backend: RedisBackend, *, is_it: bool = True) -> None:
 
 async def test_ticket_is_found_and_cancelled_at_any_adapter(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
-        await backend.open("a", 1)
-        await callers.served()
+        await callers.occupy()
         waiting = await callers.enter(label="kitchen")
         other = backend.another()
 
@@ -60,8 +59,7 @@ async def test_ticket_is_found_and_cancelled_at_any_adapter(redis_server: RedisS
 
 async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
-        await backend.open("a", 1)
-        holder = await callers.served()
+        holder = await callers.occupy()
         dying = backend.another()
         lost = await callers.enter(dispatcher=dying)
         waiting = await callers.enter()
@@ -76,8 +74,7 @@ async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisSe
 async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but that: the next beat is an hour away."""
     async with stage(redis_server) as (backend, callers):
-        await backend.open("a", 1)
-        holder = await callers.served()
+        holder = await callers.occupy()
         monkeypatch.setattr(redis_module, "TICKET_TTL_MS", 3_600_000)
         waiting = await callers.enter()
         channel = f"a:{backend.dispatcher.adapter_id}".encode()
@@ -91,8 +88,7 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
 
 async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
-        await backend.open("a", 1)
-        holder = await callers.served()
+        holder = await callers.occupy()
         await backend.dispatcher.be_deaf()
         waiting = await callers.enter()
         await holder.leave()
@@ -101,9 +97,8 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
 
 @pytest.mark.parametrize("how", ["stopped", "paused"])
 async def test_redis_outage_rejects_only_new_callers(redis_server: RedisServer, how: str) -> None:
-    async with stage(redis_server, arrival_wait_s=0.5) as (backend, callers):
-        await backend.open("a", 1)
-        holder = await callers.served()
+    async with stage(redis_server, newcomer_s=0.5) as (backend, callers):
+        holder = await callers.occupy()
         waiting = [await callers.enter() for _ in range(2)]
         redis_server.stop() if how == "stopped" else redis_server.pause()
         newcomer = await callers.enter()
@@ -141,9 +136,8 @@ async def test_leases_and_queue_order_survive_redis_data_loss(redis_server: Redi
 
 
 async def test_redis_outage_over_limit_rejects_only_waiting_callers(redis_server: RedisServer) -> None:
-    async with stage(redis_server, outage_limit_s=0.5) as (backend, callers):
-        await backend.open("a", 1)
-        holder = await callers.served()
+    async with stage(redis_server, outage_limit_s=0.5) as (_, callers):
+        holder = await callers.occupy()
         waiting = await callers.enter()
         redis_server.stop()
         await until(lambda: waiting.error)

@@ -31,6 +31,7 @@ from tests.ws_adapter.web.test_tls import Authority
 from ws_adapter.server import listener
 
 ASK: Any = [{"role": "user", "content": "Name a prime."}]
+ASKED: Any = {"model": "scripted", "messages": ASK}
 PATH = "/v1/chat/completions"
 
 
@@ -50,7 +51,7 @@ def client_of(stage: Stage, key: str = "none") -> AsyncOpenAI:
 
 async def test_whole_answer_is_a_chat_completion_and_can_be_sent_back() -> None:
     async with served() as stage, client_of(stage) as client:
-        answer = await client.chat.completions.create(model="scripted", messages=ASK)
+        answer = await client.chat.completions.create(**ASKED)
         history = [*ASK, answer.choices[0].message.model_dump(), *ASK]
         second = await client.chat.completions.create(model="scripted", messages=history)
 
@@ -65,7 +66,7 @@ async def test_whole_answer_is_a_chat_completion_and_can_be_sent_back() -> None:
 async def test_spoken_answer_is_a_wav_file_or_pieces_of_pcm16() -> None:
     engine = ScriptedEngine(turn_end("Seven.", seconds=0.5), info=EVERYTHING, repeat=True, slots=1)
     audio: Any = {"voice": "alloy", "format": "wav"}
-    asked: Any = {"model": "scripted", "messages": ASK, "modalities": ["text", "audio"]}
+    asked: Any = {**ASKED, "modalities": ["text", "audio"]}
     async with served(engine) as stage, client_of(stage) as client:
         whole = await client.chat.completions.create(**asked, audio=audio)
         stream = await client.chat.completions.create(
@@ -89,7 +90,7 @@ async def test_settings_reach_the_worker() -> None:
     engine = ScriptedEngine(write("Seven."), info=EVERYTHING, repeat=True, slots=1)
     async with served(engine) as stage, client_of(stage) as client:
         given: Any = {"seed": 7, "stop": ["x", "yz"], "temperature": 0.5, "top_p": 0.25}
-        await client.chat.completions.create(model="scripted", messages=ASK, max_completion_tokens=9, **given)
+        await client.chat.completions.create(**ASKED, max_completion_tokens=9, **given)
 
         session = engine.session
         arrived = session.overrides[1]
@@ -122,7 +123,7 @@ async def test_unsupported_parameter_is_rejected_by_name() -> None:
     ]
     async with served() as stage, client_of(stage) as client:
         for fields, param in refused:
-            body = json.dumps({"model": "scripted", "messages": ASK, **fields}).encode()
+            body = json.dumps({**ASKED, **fields}).encode()
             status, _, told = await stage.request(PATH, "POST", None, body)
             assert (status, told["error"]["param"]) == (400, param), told
             assert told["error"]["type"] == "invalid_request_error"
@@ -158,9 +159,9 @@ async def test_inference_that_fails_is_an_error_before_a_stream_and_in_it() -> N
     engine = ScriptedEngine(fails(), info=EVERYTHING, repeat=True, slots=1)
     async with served(engine) as stage, client_of(stage) as client:
         with pytest.raises(openai.InternalServerError):
-            await client.chat.completions.create(model="scripted", messages=ASK)
+            await client.chat.completions.create(**ASKED)
         with pytest.raises(openai.APIError, match="could not process"):
-            async for _ in await client.chat.completions.create(model="scripted", messages=ASK, stream=True):
+            async for _ in await client.chat.completions.create(**ASKED, stream=True):
                 pass
 
 
@@ -170,29 +171,28 @@ async def test_key_is_needed_and_its_rights_count(tmp_path: Any) -> None:
     keys.add("other", models="other")
     async with served(auth="keys", keys=keys.path) as stage:
         async with client_of(stage, keys.secrets["alice"]) as client:
-            await client.chat.completions.create(model="scripted", messages=ASK)
+            await client.chat.completions.create(**ASKED)
         async with client_of(stage, "wrong") as client:
             with pytest.raises(openai.AuthenticationError) as denied:
-                await client.chat.completions.create(model="scripted", messages=ASK)
+                await client.chat.completions.create(**ASKED)
             assert denied.value.code == "invalid_api_key"
         async with client_of(stage, keys.secrets["duplex"]) as client:
             with pytest.raises(openai.PermissionDeniedError):
-                await client.chat.completions.create(model="scripted", messages=ASK)
+                await client.chat.completions.create(**ASKED)
         async with client_of(stage, keys.secrets["other"]) as client:
             with pytest.raises(openai.NotFoundError):
-                await client.chat.completions.create(model="scripted", messages=ASK)
+                await client.chat.completions.create(**ASKED)
 
 
 async def test_full_queue_is_rejected_with_retry_after() -> None:
     engine = ScriptedEngine(hang("generate"), info=EVERYTHING, repeat=True, slots=1)
     async with served(engine, queue_capacity=1) as stage, client_of(stage) as client:
-        asked: Any = {"model": "scripted", "messages": ASK}
-        first = asyncio.create_task(client.chat.completions.create(**asked))
+        first = asyncio.create_task(client.chat.completions.create(**ASKED))
         await until(lambda: engine.sessions and engine.session.given)
-        second = asyncio.create_task(client.chat.completions.create(**asked))
+        second = asyncio.create_task(client.chat.completions.create(**ASKED))
         await stage.until_queue(1)
         with pytest.raises(openai.RateLimitError) as full:
-            await client.chat.completions.create(**asked)
+            await client.chat.completions.create(**ASKED)
 
         assert full.value.code == "queue_full"
         assert int(full.value.response.headers["Retry-After"]) > 0
@@ -208,8 +208,7 @@ async def test_client_that_leaves_frees_its_slot(streams: bool) -> None:
     async with served(engine) as stage, client_of(stage) as client:
 
         async def ask() -> None:
-            asked: Any = {"model": "scripted", "messages": ASK, "stream": streams}
-            answer = await client.chat.completions.create(**asked)
+            answer = await client.chat.completions.create(**ASKED, stream=streams)
             async for _ in answer:
                 pass
 
@@ -232,7 +231,7 @@ async def status_of(reader: asyncio.StreamReader) -> int:
         return int((await reader.readline()).split()[1])
 
 
-BODY = json.dumps({"model": "scripted", "messages": ASK}).encode()
+BODY = json.dumps(ASKED).encode()
 
 
 async def test_body_is_refused_by_its_head_and_what_follows_it_is_ignored() -> None:
@@ -317,7 +316,7 @@ async def test_client_that_does_not_read_its_stream_frees_its_slot() -> None:
     engine = ScriptedEngine(speak(*["word"] * 20, seconds=600.0, end=End.TURN), info=EVERYTHING, slots=1)
     async with served(engine, slow_consumer_s=0.2) as stage:
         spoken = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm16"}}
-        body = json.dumps({"model": "scripted", "messages": ASK, "stream": True, **spoken}).encode()
+        body = json.dumps({**ASKED, "stream": True, **spoken}).encode()
         reader, writer = await stage.opened(head(len(body)) + body)
         assert await status_of(reader) == 200
         writer.transport.pause_reading()
@@ -332,10 +331,9 @@ async def test_answer_over_tls_is_the_same(tmp_path: Any) -> None:
         client = AsyncOpenAI(
             api_key="none", base_url=f"{stage.tls_address}/v1", max_retries=0, http_client=transport
         )
-        asked: Any = {"model": "scripted", "messages": ASK}
-        whole = await client.chat.completions.create(**asked)
+        whole = await client.chat.completions.create(**ASKED)
         stream = await client.chat.completions.create(
-            **asked, stream=True, stream_options={"include_usage": True}
+            **ASKED, stream=True, stream_options={"include_usage": True}
         )
         *chunks, last = [chunk async for chunk in stream]
         pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]

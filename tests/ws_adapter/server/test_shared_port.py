@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import urllib.request
 from urllib.parse import urlsplit
 
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import append
-from tests.ws_adapter.support.stage import PATIENCE_S, running_adapter, serving
+from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter, serving
 
 NEWCOMERS = 12
 SLOTS = NEWCOMERS + 1
@@ -17,15 +16,11 @@ def engine() -> ScriptedEngine:
     return ScriptedEngine(listen(), slots=SLOTS, repeat=True)
 
 
-async def sessions_of(admin_port: int) -> list[int]:
+async def sessions_of(stage: Stage, admin_port: int) -> list[int]:
     """How many sessions the adapter has that answers there, asked five times over five connections."""
-
-    def ask() -> int:
-        url = f"http://127.0.0.1:{admin_port}/status.json"
-        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-            return int(json.load(answer)["sessions"])
-
-    return [await asyncio.to_thread(ask) for _ in range(5)]
+    request = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answers = [await stage.exchange(request, admin_port) for _ in range(5)]
+    return [json.loads(answer.partition(b"\r\n\r\n")[2])["sessions"] for answer in answers]
 
 
 async def test_adapter_draining_on_shared_port_keeps_session_as_other_admits() -> None:
@@ -79,10 +74,10 @@ async def test_administration_of_one_that_drains_is_left_to_the_others() -> None
         await talker.begin()
         admin_port = first.adapter.admin_port
         assert admin_port is not None
-        assert await sessions_of(admin_port) == [1] * 5
+        assert await sessions_of(first, admin_port) == [1] * 5
         options = {"reuse_port": True, "port": urlsplit(first.address).port, "admin_port": admin_port}
         async with running_adapter(worker.address, **options):
             first.adapter.interrupt()
             for _ in range(5):
                 await asyncio.sleep(0)  # it is told
-            assert await sessions_of(admin_port) == [0] * 5
+            assert await sessions_of(first, admin_port) == [0] * 5

@@ -325,6 +325,11 @@ class Callers:
         self.all: list[Caller] = []
         self.granted: list[Caller] = []
 
+    async def occupy(self) -> Caller:
+        """A worker comes whose only slot this caller gets at once."""
+        await self.backend.open("a", 1)
+        return await self.served()
+
     async def served(self, kind: Kind = Kind.CHAT, **options: Any) -> Caller:
         """Comes, and has a slot when this returns."""
         caller = await self.enter(kind, **options)

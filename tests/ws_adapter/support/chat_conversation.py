@@ -71,6 +71,10 @@ class Jar(Driven):
         machine: Machine = self.dialect
         return machine
 
+    @property
+    def is_unread(self) -> bool:
+        return self.offload is not None
+
     def _known(self) -> Catalogue | None:
         return self._catalogue
 

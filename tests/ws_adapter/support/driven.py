@@ -170,6 +170,11 @@ class Driven:
         """Whether a frame that comes now is looked at."""
         return not self.dialect.is_over
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether the frame that came last is looked at later."""
+        return False
+
     def client(self, event: Any, *, drops_input: bool = False, is_proper: bool = True) -> list[Event]:
         """Sends one event; returns the server's events that it caused at once.
 
@@ -178,8 +183,8 @@ class Driven:
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
         is_heard = self.hears
         told = self.do(self.dialect.text_frame(frame, self.now, drops_input=drops_input))
-        is_refused = self.dialect.is_waiting or any(answer["type"] == "error" for answer in told)
-        if self._is_observed and is_proper and isinstance(event, dict) and is_heard and not is_refused:
+        is_taken = not self.is_unread and not any(answer["type"] == "error" for answer in told)
+        if self._is_observed and is_proper and isinstance(event, dict) and is_heard and is_taken:
             self._observer.client_was_heard(event)
         return told
 

@@ -126,6 +126,10 @@ class RealtimeGaConversation(Driven):
         return super().move(has_journal=has_journal)
 
     @property
+    def is_unread(self) -> bool:
+        return self.dialect.is_waiting
+
+    @property
     def is_ready(self) -> bool:
         return self.dialect._answers.slot.hold in (SlotPhase.READY, SlotPhase.RUNNING)
 

@@ -10,6 +10,10 @@ from inference_service.interface.setups import Mode
 from tests.support.scripted_engine import INFO, ScriptedEngine, listen, running_worker, write
 from tests.ws_adapter.support.conversation import CLOSE, INIT, Event
 from tests.ws_adapter.support.stage import Stage, running_adapter
+from ws_adapter.access.rights import Rights
+from ws_adapter.protocol.core import config
+from ws_adapter.session.catalogue import SessionCatalogue
+from ws_adapter.worker.registry import Registry
 
 WRITER = replace(
     INFO,
@@ -165,6 +169,16 @@ async def test_each_model_is_listed_with_its_capabilities() -> None:
         speaker = {"id": "speaker", "modes": ["audio", "chat"]}
         writer = {"id": "writer", "modes": ["chat", "transcription"]}
         assert (await stage.request("/page/about.json"))[2]["models"] == [speaker, writer]
+
+
+def test_catalogue_without_a_worker_is_unknown_but_for_the_models_of_a_key() -> None:
+    unknown, limited = (
+        SessionCatalogue(Registry(()), config.Mode.CHAT, Rights(models=models))()
+        for models in (None, frozenset({"writer"}))
+    )
+    assert unknown is None
+    assert limited is not None
+    assert limited.models == {"writer"}
 
 
 async def test_pool_can_do_what_each_of_its_workers_can() -> None:

@@ -21,9 +21,11 @@ async def test_drain_is_not_ready_and_ends_sessions_at_its_timeout() -> None:
             await stage.until(draining=True)
 
             assert (await stage.request("/readyz"))[0] == 503
-            async with stage.client("/v1/realtime?mode=chat") as lost:
-                events, code = await lost.end()
-                assert (codes(events), code) == (["unsupported_mode"], 1008)
+            late = (("audio", "service_unavailable", 1013), ("chat", "unsupported_mode", 1008))
+            for mode, error, close in late:
+                async with stage.client(f"/v1/realtime?mode={mode}") as client:
+                    events, code = await client.end()
+                    assert (codes(events), code) == ([error], close)
             await clock.advance(59)
             await talking.send(append())
             await talking.expect("listen")

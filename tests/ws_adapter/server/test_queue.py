@@ -42,8 +42,8 @@ async def test_a_worker_without_time_for_another_session_leaves_it_in_the_queue_
                 assert len(body["running_tasks"]) == 2
 
 
-async def test_queue_tells_when_its_sessions_came_and_began() -> None:
-    """tests/conformance/realtime/test_queue.py has the form of the view."""
+async def test_queue_lists_times_of_its_waiting_and_running_sessions() -> None:
+    """The conformance tests check the form of the view."""
     clock = ManualClock()
     async with one_slot(clock) as stage, stage.client("/ws/duplex/omni_first") as first:
         await first.expect("queue_done")

@@ -12,7 +12,7 @@ from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, serv
 
 
 async def test_drain_is_not_ready_and_ends_sessions_at_its_timeout() -> None:
-    """tests/conformance has what those are told who wait, come late or talk."""
+    """The conformance tests check the events of waiting, late and talking clients."""
     clock = ManualClock()
     async with serving(ScriptedEngine(listen(), slots=1), clock=clock) as stage:
         async with stage.client() as talking:

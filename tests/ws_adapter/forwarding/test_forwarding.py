@@ -15,7 +15,19 @@ from websockets.exceptions import InvalidStatus
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
-from tests.ws_adapter.resume.test_resuming import OPENERS, detached, plain, refusal, refused, told, url_of
+from tests.ws_adapter.access.test_keys import refused_upgrade
+from tests.ws_adapter.resume.test_resuming import (
+    OPENERS,
+    assert_alike,
+    detached,
+    ended,
+    lose_and_resume,
+    refusal,
+    refused,
+    target_of,
+    told,
+    url_of,
+)
 from tests.ws_adapter.support.backend import age, until_told
 from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append

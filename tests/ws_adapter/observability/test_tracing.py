@@ -507,7 +507,7 @@ async def test_nothing_said_is_in_spans_figures_lines(
 async def test_lines_of_a_session_carry_its_ids(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "ws_adapter")
     traced = Traced()
-    with caplog.filtering(InSession()):
+    with caplog.filtering(SessionFilter()):
         async with traced_stage(ScriptedEngine(listen()), traced) as (stage, _):
             await talk(stage)
 

@@ -1,7 +1,7 @@
 """A dialect in a jar: events in, actions carried out, everything written down."""
 
 import base64
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from tests.ws_adapter.support.conversation import Conversation, Event, pcm, ready_signal
+from tests.ws_adapter.support.conversation import Conversation, Event, bring, pcm, ready_signal
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary

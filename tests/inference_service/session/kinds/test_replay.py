@@ -16,6 +16,7 @@ from inference_service.interface.engine import Done, End, Finalized, Piece
 from inference_service.interface.setups import UnitInput, UnitRecord, Window, WindowMode
 from inference_service.session.base.session import QueuedUnit
 from tests.inference_service.engine.support.guests import Sound
+from tests.inference_service.engine.support.shipped import shipped
 from tests.inference_service.engine.support.talker import Talker
 from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound

@@ -185,7 +185,7 @@ def test_three_failures_in_a_row_end_the_session(talk: Conversation) -> None:
     events = talk.finish(6, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
     assert kinds(events) == ["error:inference_error", "listen", "session.closed"]
     assert events[-1]["reason"] == "backend_error"
-    assert close_code(talk) == 1011
+    assert talk.close_code == 1011
 
 
 def test_session_closed_answers_everything_that_was_open(talk: Conversation) -> None:

@@ -137,7 +137,7 @@ def test_end_of_the_worker_session_in_public(
     events = talk.fail(reason)
     assert codes(events) == ([code] if code else [])
     assert [e["reason"] for e in events if e["type"] == "session.closed"] == ([closed] if closed else [])
-    assert close_code(talk) == close
+    assert talk.close_code == close
 
 
 @pytest.mark.parametrize("reason", list(Reason))

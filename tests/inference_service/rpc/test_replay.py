@@ -20,7 +20,7 @@ from inference_service.interface.engine import Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
-from tests.inference_service.engine.test_independence import shipped, talk
+from tests.inference_service.engine.support.shipped import shipped, talk
 from tests.inference_service.rpc.test_automatic_units import answers
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.patience import PATIENCE_S

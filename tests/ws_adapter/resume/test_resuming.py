@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon_service.telemetry.logs import InSession
+from antiphon_service.telemetry.logs import SessionFilter
 from tests.support.scrape import Scrape, get, scrape
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
 from tests.ws_adapter.access.test_keys import refused_upgrade
@@ -463,7 +463,7 @@ async def test_log_and_status_page_tell_of_detached_and_resumed_sessions(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    with caplog.filtering(InSession()):
+    with caplog.filtering(SessionFilter()):
         async with stage_of() as stage:
             async with stage.client() as client:
                 created = await client.begin()

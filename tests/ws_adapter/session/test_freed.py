@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
-from tests.ws_adapter.resume.test_dialects import RESUMABLE, TALKS
-from tests.ws_adapter.resume.test_resuming import detached, url_of
-from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, write
+from tests.ws_adapter.resume.test_dialects import TALKS
+from tests.ws_adapter.resume.test_resuming import detached, stage_of, url_of
+from tests.ws_adapter.support.stage import Client, Stage, until
 from ws_adapter.dispatch.ticket import QueuedTicket
 from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.session.session import Session
@@ -57,10 +57,9 @@ async def test_session_leaves_no_reference_cycles(
 ) -> None:
     talk = TALKS[name]
     engine = ScriptedEngine(write("One"), info=EVERYTHING, repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
+    async with stage_of(engine, resume_window_s=0) as stage:
         async with stage.client(stage.address.replace("http://", "ws://") + talk.path) as client:
-            await client.send(*talk.sends)
-            await client.send(*talk.sends_later)
+            await client.send(*talk.sends, *talk.sends_later)
             await client.expect_until(talk.ends)
             await end(stage, client)
             await client.socket.wait_closed()
@@ -69,7 +68,7 @@ async def test_session_leaves_no_reference_cycles(
 
 async def test_resumed_session_leaves_no_reference_cycles() -> None:
     engine = ScriptedEngine(write("One"), info=EVERYTHING, repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address, **RESUMABLE) as stage:
+    async with stage_of(engine) as stage:
         async with stage.client() as client:
             token = (await client.begin())["resume"]["token"]
             client.vanish()

@@ -1,7 +1,7 @@
 """Resolve configs of sessions: defaults, ranges, refusals, fields without effect."""
 
 import contextlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -35,6 +35,24 @@ def duplex_setup(**fields: Any) -> DuplexSetup:
     setup = plan(**fields).setup
     assert isinstance(setup, DuplexSetup)
     return setup
+
+
+def test_defaults_are_those_of_the_published_model() -> None:
+    assert asdict(duplex_setup().duplex) == {
+        "generate_audio": True,
+        "force_listen_count": 3,
+        "max_new_speak_tokens_per_chunk": 20,
+        "greedy": False,
+        "temperature": 0.7,
+        "top_k": 20,
+        "top_p": 0.8,
+        "text_repetition_penalty": 1.05,
+        "text_repetition_window_size": 512,
+        "length_penalty": 1.1,
+        "listen_prob_scale": 1.0,
+        "listen_top_k": None,
+        "tts_temperature": 0.8,
+    }
 
 
 def bad_fields(**fields: Any) -> list[str]:

@@ -97,6 +97,13 @@ def test_error_message_names_number_out_of_range_and_quotes_no_unsafe_text() -> 
         assert refusal(frame).message == "type: unknown event a string"
 
 
+def test_deep_nesting_in_an_unknown_field_is_ignored_or_no_json() -> None:
+    nested = {n: b"[" * n + b"5" + b"]" * n for n in (500, 100_000)}
+    frame = b'{"type":"session.close","nonsense":%s,"reason":"b"}'
+    assert DECODER.decode(frame % nested[500]) == SessionClose("b")
+    assert refusal(frame % nested[100_000]).code == "invalid_json"
+
+
 def test_items_are_bounded_so_that_one_frame_cannot_stop_the_others() -> None:
     for frame in (
         b'{"type":"session.init","payload":{"tools":[%s0]}}',

@@ -1,6 +1,5 @@
 """Settings that cannot work are told in one sentence."""
 
-import dataclasses
 import re
 import resource
 import subprocess
@@ -53,21 +52,6 @@ def test_default_limits_are_those_of_the_protocol(kind: Kind, limit_s: float) ->
         silence_tail_units=10,
         max_append_s=60,
     )
-
-
-def test_documentation_names_every_option_and_its_default() -> None:
-    text = (Path(__file__).parents[3] / "docs/adapter.md").read_text()
-    called = {"workers": "worker", "worker_key": "worker-key-file"}
-    rows = dict(re.findall(r"^\| `--([a-z-]+)[^`]*` \| ([^|]+) \|", text, re.MULTILINE))
-
-    for field in dataclasses.fields(AdapterOptions):
-        if field.name == "client_secret_key":
-            continue  # of the environment alone
-        name = called.get(field.name, field.name)
-        told = rows.pop(name.replace("_", "-"))
-        if field.default is not dataclasses.MISSING and not isinstance(field.default, bool | tuple | None):
-            assert told == (f"{field.default:g}" if isinstance(field.default, float) else str(field.default))
-    assert rows == {}
 
 
 def test_page_on_being_exposed_names_the_limits_that_hold() -> None:

@@ -31,7 +31,6 @@ MOST_LETTERS: Final = 20
 """The largest number of characters of a word in an answer: a word must fit into a second."""
 MOST_WORDS: Final = 20
 """The largest number of words of a sentence."""
-MOST_NUMBER: Final = 999
 MINUTES: Final = 120.0
 UTTERANCES: Final = 10_000
 

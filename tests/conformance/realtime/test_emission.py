@@ -123,7 +123,7 @@ async def test_a_failed_unit_is_an_error_and_a_listen(stack: Stack) -> None:
 
 
 async def test_three_failures_in_a_row_end_the_session(stack: Stack) -> None:
-    refused = Play(refused=Failure("AUDIO_INVALID", "secret 4711"))
+    refused = Play(refused=Failure("AUDIO_INVALID", "secret of a neighbour"))
     async with stack.client() as client:
         failing = [fails()] * 2
         created = await G3.begin(client, *failing, listen(), *failing, refused, *failing, fails())
@@ -139,7 +139,7 @@ async def test_three_failures_in_a_row_end_the_session(stack: Stack) -> None:
             *failed * 3,
             "session.closed",
         ]
-        assert "4711" not in str(events)
+        assert "neighbour" not in str(events)
         assert events[-1] == With(reason="backend_error", session_id=created["session_id"])
         assert code == 1011
 

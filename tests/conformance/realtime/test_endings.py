@@ -72,14 +72,14 @@ async def test_mode_unsupported(words: Words) -> None:
 
 @both
 async def test_config_invalid(stack: Stack, words: Words) -> None:
-    refuses = Script(refuses=SessionFailed("CONFIG_INVALID", "secret 4711"))
+    refuses = Script(refuses=SessionFailed("CONFIG_INVALID", "secret of a neighbour"))
     async with stack.client() as client:
         await client.expect("session.queue_done")
         await client.send(words.init(refuses))
         events, code = await client.end()
         closed = With(type="session.closed", reason=words.failed)
         assert (events, code) == ([error("invalid_payload"), closed], 1008)
-        assert "4711" not in str(events)
+        assert "of a neighbour" not in str(events)
 
 
 @both

@@ -97,7 +97,7 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
 
 @pytest.mark.parametrize("how", ["stopped", "paused"])
 async def test_redis_outage_rejects_only_new_callers(redis_server: RedisServer, how: str) -> None:
-    async with stage(redis_server, newcomer_s=0.5) as (backend, callers):
+    async with stage(redis_server, arrival_wait_s=0.5) as (backend, callers):
         holder = await callers.occupy()
         waiting = [await callers.enter() for _ in range(2)]
         redis_server.stop() if how == "stopped" else redis_server.pause()

@@ -256,7 +256,7 @@ async def test_tokens_that_open_nothing_get_one_error_after_the_death_of_their_a
             await client.send(append())
             await client.take(2)
             assert await answer_of(other, resumed(PATH, token, seen)) == REFUSED, "it is used"
-        (session,) = sessions_in(redis_server)
+            (session,) = sessions_in(redis_server)
         key = f"{PREFIX}session:{session}"
         await until(lambda: b"over" in redis_server.command("HKEYS", key))
 

@@ -242,6 +242,11 @@ class RealtimeGaConversation(Driven):
         self.do(self.dialect.detected([score] * windows, self.now))
         return self.sent[before:]
 
+    def commit(self, seconds: float = 1.0) -> list[Event]:
+        """The client commits so much sound."""
+        self.client(append(seconds))
+        return self.client(COMMIT)
+
 
 def begun(**session: Any) -> RealtimeGaConversation:
     """A session whose client commits, with these settings."""

@@ -90,18 +90,20 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     return loading.load_engine(options, deliver, on_fatal)
 
 
-def keep_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Exempt the objects of a loaded worker from garbage collection (`gc.freeze`).
 
-    A collection that looks through the model and its libraries stops all sessions for a quarter of a second.
+    A collection that traverses the model and its libraries stops all sessions for a quarter of a second.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # else Python waits until a quarter of all that has come before it looks again
+    # A full collection waits until new objects are a quarter of those that the last one kept. Freezing leaves
+    # that number as it was; a collection without these objects lowers it.
+    gc.collect()
 
 
 def announce(address: str) -> None:
-    """Announce to the process that started the worker that it is ready."""
+    """Print the address of the ready worker, for the process that started it."""
     print(f"worker ready on {address}", flush=True)
 
 
@@ -164,7 +166,7 @@ class Worker:
         self._options = options
         self._factory = factory
         self._limits = limits
-        # A worker that starts again is another one: leases of the one before must not count.
+        # A restarted worker has a new id, so that leases of the previous process are not valid.
         worker_id = f"{options.worker_id or 'worker'}-{secrets.token_hex(4)}"
         self._metrics = WorkerMetrics(telemetry.meter, worker_id, options.revision)
         self._tracing = Tracing(telemetry, worker_id, time.monotonic, self._metrics.recent_ticks)
@@ -307,7 +309,7 @@ class Worker:
         loading.add_done_callback(lambda _: loaded.set())
         await self._first_of(loaded, self._interrupted, self._fatal)
         if not loading.done():
-            return None  # the thread is a daemon: nobody waits for it
+            return None  # the loading thread is a daemon, so it does not delay the exit
         engine = loading.result()
         if self._options.unleased_slots > engine.slots:
             raise ConfigurationError(f"unleased_slots must be at most {engine.slots}: more do not fit.")

@@ -1,4 +1,4 @@
-"""Processes of the worker's own that run one of its modules, such as the decoder of videos."""
+"""Child processes of the worker that run one of its modules, such as the video decoder."""
 
 import os
 import sys

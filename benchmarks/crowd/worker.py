@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.crowd.scripted import script
-from inference_service.app import keep_what_is_loaded, serve
+from inference_service.app import freeze_loaded_objects, serve
 from inference_service.checkpoints.location import find
 from inference_service.engine.engine import Inbox, LiveEngine, Order
 from inference_service.engine.runtime import Runtime
@@ -200,7 +200,7 @@ async def main() -> int:
             reporter.listen()
 
         def ready(address: str) -> None:
-            keep_what_is_loaded()
+            freeze_loaded_objects()
             print(f"ready on {address}", flush=True)
 
         return await serve(options, factory=load, on_ready=ready)

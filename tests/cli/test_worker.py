@@ -34,7 +34,7 @@ def test_loaded_objects_delay_no_full_garbage_collection() -> None:
     loaded, threshold = [[it] for it in range(600_000)], gc.get_threshold()
     gc.set_threshold(700, 10, 10)  # Python's own
     try:
-        inference_service.app.keep_what_is_loaded()
+        inference_service.app.freeze_loaded_objects()
         before = gc.get_stats()[2]["collections"]
         made = [[it] for it in range(120_000)]
         assert gc.get_stats()[2]["collections"] > before

@@ -247,12 +247,12 @@ def run(arguments: argparse.Namespace) -> int:
     require_extra("worker", "worker")
     check_model(arguments)
     require_telemetry()
-    from inference_service.app import announce, keep_what_is_loaded, serve
+    from inference_service.app import announce, freeze_loaded_objects, serve
     from inference_service.errors import ConfigurationError
     from inference_service.options import WorkerOptions
 
     def ready(address: str) -> None:
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         announce(address)
 
     configure_log(arguments)

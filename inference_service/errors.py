@@ -1,8 +1,8 @@
 """The errors of the worker.
 
     WorkerError
-    ├── ConfigurationError        the worker cannot start as it was told (exit code 2)
-    │   └── FootprintUnknown      of a model that has to be loaded before its memory is known
+    ├── ConfigurationError        the worker cannot start with its settings (exit code 2)
+    │   └── FootprintUnknown      the memory of a model is unknown until it is loaded
     ├── UnitRefused               one unit's input; the session goes on (`ItemError`)
     └── SessionError              ends the three streams of a session, or refuses one
         ├── InvalidArgument       ConfigInvalid, MetadataInvalid, PayloadInvalid
@@ -14,7 +14,7 @@
         ├── DeadlineExceeded      AttachTimeout, UnitTimeout (UnitStalled), IdleTimeout, SessionLimit
         ├── Unavailable           Loading, Draining
         ├── Internal              EngineFatal, SessionFault
-        └── Cancelled             the caller gave a stream up
+        └── Cancelled             the caller cancelled a stream or vanished
 
 A `SessionError` is one object from which code, message, `google.rpc.ErrorInfo`, `BadRequest` and
 `RetryInfo` are all built, so that they cannot disagree.
@@ -53,7 +53,7 @@ class ConfigurationError(WorkerError):
 
 
 class FootprintUnknown(ConfigurationError):
-    """Raised when a model must be loaded before its memory is known."""
+    """Raised when the memory that a model takes is unknown until it is loaded."""
 
 
 class UnitRefused(WorkerError):
@@ -133,19 +133,19 @@ class MetadataInvalid(InvalidArgument):
 
 
 class PayloadInvalid(InvalidArgument):
-    """A message holds nothing, something for another mode, or cannot be read."""
+    """A message is empty, is for another mode, or cannot be decoded."""
 
     reason = Reason.PAYLOAD_INVALID
 
 
 class NotFound(SessionError):
-    """Something named at config does not exist here."""
+    """The config names a model or voice that this worker does not have."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
 class ModelNotFound(NotFound):
-    """Another model than the one served was asked for."""
+    """The config names another model than the served one."""
 
     reason = Reason.MODEL_NOT_FOUND
 
@@ -164,7 +164,7 @@ class ModeUnsupported(SessionError):
 
 
 class Unauthenticated(SessionError):
-    """The caller does not prove a right to a slot."""
+    """The call has no valid lease."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
@@ -182,7 +182,7 @@ class LeaseInvalid(Unauthenticated):
 
 
 class StaleLease(SessionError):
-    """The slot has had a newer lease, or this one already."""
+    """The slot has already had this lease, or one with a higher epoch."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
     reason = Reason.STALE_LEASE
@@ -197,14 +197,14 @@ class LeaseRevoked(SessionError):
 
 
 class StreamExists(SessionError):
-    """The session has this stream already; its owner is not disturbed."""
+    """The session already has this stream; the existing one continues."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
     reason = Reason.STREAM_EXISTS
 
 
 class FailedPrecondition(SessionError):
-    """The caller broke the order of a session: its bug."""
+    """The caller sent messages out of order, which is a bug of the caller."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -216,13 +216,13 @@ class ConfigRequired(FailedPrecondition):
 
 
 class ConfigRepeated(FailedPrecondition):
-    """A second config came."""
+    """The caller sent a second config."""
 
     reason = Reason.CONFIG_REPEATED
 
 
 class UnitOutOfOrder(FailedPrecondition):
-    """A unit's number leaves a gap, is a repeat, or can never be completed."""
+    """The number of a unit leaves a gap or repeats, or the unit can never be completed."""
 
     reason = Reason.UNIT_OUT_OF_ORDER
 
@@ -234,7 +234,7 @@ class ResourceExhausted(SessionError):
 
 
 class UnitWindow(ResourceExhausted):
-    """More units in flight than SessionReady allows: the caller's bug."""
+    """More units are in flight than SessionReady allows, which is a bug of the caller."""
 
     reason = Reason.UNIT_WINDOW
 
@@ -255,7 +255,7 @@ class KvExhausted(ResourceExhausted):
 
 
 class DeadlineExceeded(SessionError):
-    """A timer of the worker ran out."""
+    """A timer of the worker expired."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -332,7 +332,7 @@ class SessionFault(Internal):
 
 
 class Cancelled(SessionError):
-    """The caller cancelled a stream or vanished; it gets no reason."""
+    """The caller cancelled a stream or vanished; the status has no reason."""
 
     code = grpc.StatusCode.CANCELLED
     side = None
@@ -358,7 +358,7 @@ def side_of(reason: str) -> Side:
 
 
 def countable() -> set[tuple[str, Side]]:
-    """Return reason and side of every error that has a side: of sessions, and of single units."""
+    """Return reason and side of every error of a session or unit that a side has caused."""
     found: set[tuple[str, Side]] = {(reason.value, side_of(reason)) for reason in ITEM_REASONS}
     kinds = [SessionError]
     while kinds:

@@ -14,7 +14,7 @@ COMPILE = ("off", "on")
 ENGINES = ("antiphon", "vllm")
 BACKENDS = ("mp", "ray")
 MOST_SLOTS = 64
-"""Of a worker that was given no number."""
+"""Limit of slots of a worker without the option `slots`."""
 MOST_VOCODER_STEPS = 16
 RELOADED = frozenset({"drain_timeout_s"})
 """Options that a running worker takes from its file of settings."""
@@ -26,7 +26,7 @@ _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "di
 
 @dataclass(frozen=True)
 class SpeechOptions:
-    """Speech options of MiniCPM-o: those of a worker's options that other models do not have."""
+    """Speech options of MiniCPM-o: the options of a worker that other models do not have."""
 
     no_speech: bool = False
     vocoder: Path | None = None
@@ -57,14 +57,14 @@ class WorkerOptions:
     """`host:port`, where port 0 takes a free one, or `unix:path`."""
 
     slots: int | None = None
-    """Most sessions that run at once; one more is refused with NO_FREE_SLOT. None is as many as fit into
-    memory and may be answered in time, up to `MOST_SLOTS`."""
+    """Limit of concurrent sessions; a further one is refused with NO_FREE_SLOT. None is as many as fit into
+    memory and can be answered in time, up to `MOST_SLOTS`."""
 
     no_admission: bool = False
-    """Lets in as many as there are slots, whatever ticks and units have taken lately."""
+    """Turns admission control off: a free slot takes a session even if the worker is late."""
 
     model: str = "antiphon-mini"
-    """Name of a checkpoint inside the package, or the path of one."""
+    """Name of a shipped checkpoint, path of a folder, or `owner/name` on the Hugging Face hub."""
 
     revision: str = STABLE
     """Name of the revision of the model, by which adapters divide sessions among workers of one model."""
@@ -73,16 +73,16 @@ class WorkerOptions:
     """The engine, one of `ENGINES`."""
 
     tensor_parallel_size: int | None = None
-    """vLLM's devices that compute each layer together; None is one."""
+    """Number of devices over which vLLM splits each layer (tensor parallelism); None is one."""
 
     pipeline_parallel_size: int | None = None
-    """vLLM's stages of layers, each on devices of its own; None is one."""
+    """Number of groups of layers, each on devices of its own (pipeline parallelism); None is one."""
 
     distributed_executor_backend: str | None = None
     """Launcher of vLLM's processes for several devices: one of `BACKENDS`; None is `mp`, this machine."""
 
     quantization: str | None = None
-    """vLLM's name of how weights are quantised; None is what the checkpoint says."""
+    """vLLM's name of the quantisation of the weights; None is that of the checkpoint."""
 
     gpu_memory_utilization: float | None = None
     """Share of each device's memory that vLLM may take; None is vLLM's default."""
@@ -91,7 +91,7 @@ class WorkerOptions:
     """The device of the model: `cpu`, `cuda`, `cuda:1`. For vLLM its build decides the device."""
 
     dtype: str | None = None
-    """Numbers of MiniCPM-o or of a causal language model: one of `DTYPES`; None is float32 on the CPU, else
+    """Data type of MiniCPM-o or of a causal language model, one of `DTYPES`; None is float32 on the CPU, else
     bfloat16."""
 
     no_speech: bool = False
@@ -101,17 +101,17 @@ class WorkerOptions:
     """Folder of MiniCPM-o's converted vocoder; None is `vocoder` in the model's own."""
 
     vocoder_steps: int | None = None
-    """Steps of its flow; None is 5. A session's cache grows with them."""
+    """Steps of the vocoder's flow; None is 5. A session's cache grows with them."""
 
     vocoder_dtype: str | None = None
-    """Numbers of its flow and of a session's cache: one of `DTYPES`; None is float32."""
+    """Data type of the vocoder's flow and of a session's cache, one of `DTYPES`; None is float32."""
 
     voice: Path | None = None
-    """A WAV file: MiniCPM-o's voice in sessions that bring none; None is the vocoder's own."""
+    """WAV file with MiniCPM-o's voice for sessions without one; None is the vocoder's own."""
 
     ear: str | None = None
-    """Parts of antiphon-mini that listen, one of `EARS`: `fast` is the encoder alone, `full` has a recogniser
-    beside it; None is `full`."""
+    """Parts of antiphon-mini that listen, one of `EARS`: `fast` is the encoder alone, `full` adds a speech
+    recogniser; None is `full`."""
 
     threads: int | None = None
     """Threads of torch on the CPU; None is one, the fastest for small models beside other processes."""
@@ -123,47 +123,47 @@ class WorkerOptions:
     """Regions of the model: `on` compiles them at the start, `off` does not; None is `on` for CUDA alone."""
 
     drain_timeout_s: float = 30.0
-    """How long sessions may go on after the signal to stop."""
+    """Seconds for which sessions may continue after the signal to stop."""
 
     tls_cert: Path | None = None
-    """PEM certificate chain: speaks TLS, and nothing else. Read again on SIGHUP, as the next two are."""
+    """PEM certificate chain; it makes the worker accept only TLS. Read again on SIGHUP, as the next two."""
 
     tls_key: Path | None = None
     """PEM key of the certificate, without a password."""
 
     tls_client_ca: Path | None = None
-    """PEM: takes only callers who show a certificate that this authority signed."""
+    """PEM certificates of the authorities, of which one must have signed each caller's certificate."""
 
     insecure_grpc: bool = False
-    """Allows plain TCP beyond loopback, where a `worker_key` is needed as well."""
+    """Allows plain TCP beyond loopback, which also needs a `worker_key`."""
 
     grpc_compression: str | None = None
-    """`gzip`: reads and writes compressed messages; None refuses them, since gRPC bounds no expansion."""
+    """`gzip` allows compressed messages; None refuses them, because gRPC limits no expanded size."""
 
     worker_key: bytes | None = field(default=None, repr=False)
-    """Shared with the dispatchers, who sign leases with it; None takes whoever can connect."""
+    """Key with which dispatchers sign leases; without it the worker trusts every caller that can connect."""
 
     dispatcher: str | None = field(default=None, repr=False)
     """The Redis that adapters share, where this worker registers its slots: `antiphon_service.redis`."""
 
     dispatcher_ca: Path | None = None
-    """PEM file of the authorities that its certificate is checked against; None is the system's. Read again
-    on SIGHUP, as the next two are."""
+    """PEM file of the authorities that sign Redis's certificate; None is the system's. Read again on SIGHUP,
+    as the next two are."""
 
     dispatcher_cert: Path | None = None
-    """PEM certificate chain that is shown to a Redis which asks for one."""
+    """PEM certificate chain of the worker, for a Redis that requires client certificates."""
 
     dispatcher_cert_key: Path | None = None
-    """PEM key of it, without a password."""
+    """PEM key of that certificate, without a password."""
 
     dispatcher_password_file: Path | None = None
-    """Password of the user in the URL, where the URL has none."""
+    """File with the password of the user in the URL, if the URL has none."""
 
     advertise: str | None = None
     """The address that adapters dial, `host:port` or `unix:path`; None is the address of `listen`."""
 
     unleased_slots: int = 0
-    """Of the slots, those for callers without a lease, which no dispatcher gives away."""
+    """Number of slots for callers without a lease; no dispatcher assigns them."""
 
     worker_id: str | None = None
     """Name of this worker, to which each start adds a random suffix; None is `worker`."""
@@ -175,7 +175,7 @@ class WorkerOptions:
     """Tokens of context above which the sliding window drops units; None is the model's."""
 
     window_low: int | None = None
-    """Tokens of context at which dropping stops; None is the model's."""
+    """Tokens of context down to which it drops units; None is the model's."""
 
     context_limit: int | None = None
     """Most tokens of one session's context; None is the model's."""
@@ -190,11 +190,11 @@ class WorkerOptions:
     """Key that callers of the administration must send; None admits everyone who reaches the port."""
 
     seed: int | None = None
-    """Source of the seeds of sessions that bring none; None is the system's randomness."""
+    """Seed from which the seeds of sessions without one are drawn; None is the system's randomness."""
 
     @property
     def speech(self) -> SpeechOptions:
-        """Those of MiniCPM-o's voice."""
+        """The options of MiniCPM-o's speech."""
         return SpeechOptions(self.no_speech, self.vocoder, self.vocoder_steps, self.vocoder_dtype, self.voice)
 
     @property
@@ -205,7 +205,7 @@ class WorkerOptions:
 
     @property
     def needs_leases(self) -> bool:
-        """Whether sessions come with leases."""
+        """Whether a session needs a lease."""
         return self.worker_key is not None or self.dispatcher is not None
 
     def _check_engine(self) -> None:
@@ -225,7 +225,7 @@ class WorkerOptions:
                 "CUDA_VISIBLE_DEVICES chooses GPUs."
             )
         if self.kernels != "auto":
-            raise ConfigurationError("kernels are of the engine antiphon: leave the option out.")
+            raise ConfigurationError("kernels means nothing to the engine vllm: leave it out.")
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigurationError(f"{name} must be at least 1, not {value}.")
@@ -260,7 +260,7 @@ class WorkerOptions:
             )
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, one sentence each."""
+        """Raise `ConfigurationError` for the first value that is out of range."""
         self._check_tls()
         if self.slots is not None and self.slots < 1:
             raise ConfigurationError(f"slots must be at least 1, not {self.slots}.")

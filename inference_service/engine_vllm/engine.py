@@ -177,7 +177,7 @@ class VllmEngine:
             task.cancel()
 
     def _wait(self, session: AnySession) -> None:
-        """Note progress of a session whose preparation waits for others."""
+        """Report progress of a session whose preparation waits for other sessions."""
         if session in self._sessions:
             self._tell_progress(session)
 
@@ -204,7 +204,7 @@ class VllmEngine:
             waiting = [session for session in self._sessions if session.is_waited_for]
             if not waiting:
                 self._advanced = time.monotonic()
-            for session in waiting:  # a step that takes too long is for the watchdog, which ends them all
+            for session in waiting:  # if a step takes too long, the watchdog ends the worker
                 self._tell_progress(session)
 
     async def _end(self) -> None:

@@ -48,7 +48,7 @@ class ServedFolder(Protocol):
     """A checkpoint without its weights."""
 
     @property
-    def is_mistrals(self) -> bool:
+    def has_mistral_layout(self) -> bool:
         """Whether its files have Mistral's layout and formats."""
 
     @property

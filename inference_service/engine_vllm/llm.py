@@ -69,7 +69,7 @@ class LlmGenerator:
         self.most_embeddings: int = self._llm.input_processor.mm_encoder_cache_size
         cache = config.cache_config
         self.load = Load(0, cache.num_gpu_blocks or 0, cache.block_size or 0, 0)
-        # All kinds of layers counted: those of an encoder or a sliding window take blocks of their own.
+        # vLLM counts all kinds of layers: those of an encoder or a sliding window take blocks of their own.
         self.whole_contexts = int(cache.kv_cache_max_concurrency or 0)
 
     @property

@@ -46,7 +46,9 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     path = find(options.model)
     folder = read_served(path)
     prepare_environment(options)
-    arguments = engine_arguments(options, path, folder.positions, is_mistrals=folder.is_mistrals)
+    arguments = engine_arguments(
+        options, path, folder.positions, has_mistral_layout=folder.has_mistral_layout
+    )
     logger.info("loading the model with vLLM", extra={"model": options.model})
     thread = LoopThread("engine")
     generator = None

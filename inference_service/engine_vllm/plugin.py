@@ -21,5 +21,5 @@ def follow_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1 and worker != "1":  # it ended before
+        if os.getppid() == 1 and worker != "1":  # the parent ended before the call above
             os._exit(1)

@@ -33,7 +33,7 @@ class RealtimeFolder:
     tekken: Tekken
     pacing: Pacing
     positions: int | None
-    is_mistrals: bool = True
+    has_mistral_layout: bool = True
 
     def rules(self, limit: int) -> HearingRules:
         """Return the rules of hearing for utterances of at most `limit` tokens."""

@@ -14,8 +14,8 @@ _USUAL = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
-"""Defaults of vLLM's variables that the operator has not set: no usage reports, standard output stays the
-worker's, and no process with gRPC's threads is forked.
+"""Defaults of vLLM's variables that the operator has not set. Usage reports are off. Logs go to standard
+error, because standard output is the worker's. Processes are spawned, because gRPC's threads break forks.
 """
 
 
@@ -30,13 +30,12 @@ def prepare_environment(options: WorkerOptions, environment: MutableMapping[str,
 
 
 def engine_arguments(
-    options: WorkerOptions, folder: Path, positions: int | None = None, *, is_mistrals: bool = False
+    options: WorkerOptions, folder: Path, positions: int | None = None, *, has_mistral_layout: bool = False
 ) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `AsyncEngineArgs`.
 
-    `positions` is the number of the model's positions; `is_mistrals` says whether the folder has Mistral's
-    layout. vLLM counts the last sampled token, which needs no entry of the context. So it gets one token more
-    than the limit of a context, where the model allows it.
+    `positions` is the number of the model's positions. vLLM counts the last sampled token, which needs no
+    entry of the context. So it gets one token more than the limit of a context, where the model allows it.
     """
     arguments: dict[str, Any] = {
         "model": str(folder),
@@ -44,7 +43,7 @@ def engine_arguments(
         "dtype": options.dtype or "auto",
         "max_num_seqs": options.slots or MOST_SLOTS,
         "enable_prefix_caching": True,
-        "mm_processor_cache_gb": 0,  # it counts on requests that a cancel may take back
+        "mm_processor_cache_gb": 0,  # a cancel may drop a request that the cache counts on
         "trust_remote_code": False,
         "load_format": "safetensors",
         "generation_config": "vllm",
@@ -53,7 +52,7 @@ def engine_arguments(
         "tensor_parallel_size": options.tensor_parallel_size or 1,
         "pipeline_parallel_size": options.pipeline_parallel_size or 1,
     }
-    if is_mistrals:
+    if has_mistral_layout:
         arguments |= dict.fromkeys(("tokenizer_mode", "config_format", "load_format"), "mistral")
     if options.context_limit is not None:
         longest = options.context_limit + 1

@@ -40,7 +40,7 @@ class TextFolder:
 
     about: CausalFolder
     positions: int | None
-    is_mistrals: bool = False
+    has_mistral_layout: bool = False
 
     async def compute_first(self, generator: Generator, context_limit: int) -> None:
         request = Request((0,), 1, Sampling(temperature=0.0), frozenset(), 0, COMMON)

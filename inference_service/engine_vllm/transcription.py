@@ -191,7 +191,7 @@ class VllmTranscription(VllmSession[Steps]):
         try:
             await super().live()
         finally:
-            await self._hang_up()
+            await self._end_utterance()
 
     async def _take(self, unit: QueuedUnit[Steps]) -> None:
         if self._is_lost or (unit.input is not None and unit.input.begins):
@@ -199,11 +199,11 @@ class VllmTranscription(VllmSession[Steps]):
         await super()._take(unit)
 
     async def _restart(self) -> None:
-        await self._hang_up()
+        await self._end_utterance()
         self._text.flush()
         self._fed, self._token, self._unshown = 0, None, []
 
-    async def _hang_up(self) -> None:
+    async def _end_utterance(self) -> None:
         utterance, self._utterance = self._utterance, None
         if utterance is not None:
             await utterance.close()
@@ -248,7 +248,7 @@ class VllmTranscription(VllmSession[Steps]):
         return None
 
     def interrupt(self) -> None:
-        """Continue hearing; the next token is the last one that is written."""
+        """Do not end the request: the rest of the unit is heard without producing text."""
 
     def request(self) -> Request:
         raise AssertionError("A unit has a request for each step.")

@@ -12,7 +12,7 @@ from inference_service.models.errors import CheckpointError
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON object of the checkpoint."""
+    """Return the JSON object in the file `name` of a checkpoint. Raises `CheckpointError`."""
     try:
         data = json.loads((folder / name).read_text())
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return every tensor of `model.safetensors`."""
+    """Return every tensor of `model.safetensors`, by name, on the CPU. Raises `CheckpointError`."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no model.safetensors. Weights are read as safetensors only.")

@@ -18,7 +18,10 @@ from inference_service.models.tokenizer import Tokenizer
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a module by name, in the module's own dtype; none may be missing or left over."""
+    """Copy tensors into a module by name, in the module's own dtype.
+
+    Raises `CheckpointError` if a tensor is missing, left over, or of another shape.
+    """
     own = module.state_dict()
     given = {own[name].data_ptr() for name in tensors if name in own}
     # A tied tensor is stored once, under one of its names.
@@ -44,7 +47,10 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_duplex(folder: Path, device: torch.device) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
-    """Return a model ready to run in float32 on `device`, its tokenizer and its configuration."""
+    """Return a model ready to run in float32 on `device`, its tokenizer and its configuration.
+
+    Raises `CheckpointError`.
+    """
     config = parse_config(read_json(folder, "config.json"))
     tokenizer = Tokenizer.load(folder)
     if tokenizer.size > config.language.vocab_size:

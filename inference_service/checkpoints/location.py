@@ -22,7 +22,7 @@ def find(name_or_path: str) -> Path:
     """
     folder = locate(name_or_path)
     if folder is None:
-        from inference_service.checkpoints import hub  # a library that who names a folder need not wait for
+        from inference_service.checkpoints import hub  # only a name on the hub needs this slow import
 
         folder = hub.fetch(name_or_path)
     return folder

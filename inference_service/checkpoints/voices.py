@@ -44,7 +44,7 @@ RATES_HZ = (16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
 _FOLDER = "voices"
 _SILENCE = 1e-3
-_REMEMBERED = 16
+_CACHED_VOICES = 16
 _THREADS = 4
 _INSTALL = "Install with: pip install 'antiphon[minicpmo]'"
 
@@ -79,7 +79,7 @@ class VoiceReader:
         prompt = replace(self._prompt(pcm, rate_hz), salt=salt)
         with self._lock:
             self._known[key] = prompt
-            while len(self._known) > _REMEMBERED:
+            while len(self._known) > _CACHED_VOICES:
                 self._known.popitem(last=False)
         return prompt
 
@@ -152,7 +152,7 @@ def _run(session: "InferenceSession", name: str, *inputs: NDArray[Any]) -> NDArr
     try:
         outputs = session.run(None, dict(zip(names, inputs, strict=True)))
     except Exception as error:  # as in `_session`
-        raise CheckpointError(f"{name} does not take what it should: {error}") from None
+        raise CheckpointError(f"{name} does not accept the inputs of its kind: {error}") from None
     return np.asarray(outputs[0]).reshape(-1)
 
 

@@ -89,8 +89,8 @@ class MelStream:
     """The log-mel of one stream of sound, chunk by chunk."""
 
     is_quick = True
-    """Whether a second takes no thread: the kernel takes 0.05 ms, NumPy 0.2 ms, no more than a
-    thread switch.
+    """Whether a second is computed on the caller's thread: the kernel takes 0.05 ms, NumPy 0.2 ms, no more
+    than a thread switch.
     """
 
     def __init__(self) -> None:
@@ -112,6 +112,6 @@ class MelStream:
             return np.zeros((0, BANDS), np.float32)
         heard = np.concatenate([self._heard, pcm], dtype=np.float32)
         self._heard = np.minimum(np.maximum(heard[-CONTEXT:], -1), 1)
-        # Sound that is none spoils its own chunk only, not the next one's first frames.
+        # NaN samples spoil only the frames of their own chunk, not the first ones of the next.
         self._heard[np.isnan(self._heard)] = 0
         return log_mel(_mel_power(heard))

@@ -47,7 +47,7 @@ def decode_pcm(
     samples = np.frombuffer(data, dtype).astype(np.float32, copy=False)
     if scale != 1.0:
         return samples * np.float32(scale)
-    # Both are NaN if a sample is. The methods of arrays take a detour through Python.
+    # Both are NaN if a sample is. The methods `max` and `min` of arrays would call Python code.
     peak = max(float(np.maximum.reduce(samples)), -float(np.minimum.reduce(samples)))
     if not isfinite(peak):
         raise _refused(f"{field}.data", "must be finite; it holds NaN or infinity")

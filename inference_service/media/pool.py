@@ -26,7 +26,7 @@ would otherwise wait for other sessions' input. Linux has one `nice` value for e
 
 
 class Priority(IntEnum):
-    """Priorities of jobs, the most urgent first; no job waits for all jobs of lower priority."""
+    """Kinds of jobs; `_TAKES` has the kinds that each thread takes."""
 
     SOUND = 0
     """Sound of units: small, and soon due."""
@@ -139,7 +139,7 @@ class MediaPool:
 
     def tell(self) -> None:
         """Report progress, from time to time, to the sessions whose jobs wait."""
-        for waiting in self._patient():
+        for waiting in self._lanes_due():
             waiting.on_wait()
 
     def _next(self, least: Priority) -> "Lane | None":
@@ -151,7 +151,7 @@ class MediaPool:
                 self._came[least].wait()
         return None
 
-    def _patient(self) -> "list[Lane]":
+    def _lanes_due(self) -> "list[Lane]":
         """Return the lanes whose sessions are due for a progress event."""
         with self.lock:
             if time.monotonic() - self._told < TOLD_S:

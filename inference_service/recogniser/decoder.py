@@ -17,8 +17,10 @@ underflow.
 """
 _GRAMMAR_WEIGHT = 2.0
 """Weight of the grammar's own probabilities: with 6.5, the default, rare words fell out of the beams."""
-_WORD_PRICE = 1e-4
-"""Probability of one more word: with 0.65, the default, digits had an eight or a two too many."""
+_WORD_INSERTION_PENALTY = 1e-4
+"""Word insertion penalty, as a factor of the probability. With 0.65, the default, an eight or a two was
+inserted between digits.
+"""
 _SPOKEN = {"goodbye": ("G IH D B AY",)}
 """Pronunciations that are not in the dictionary."""
 _WORD = re.compile(r"[a-z']+")
@@ -63,7 +65,7 @@ class Recogniser:
             dictionary.flush()
             config = Config(
                 hmm=str(model / "en-us"), dict=dictionary.name, samprate=float(SAMPLE_RATE), lm=None,
-                beam=1e-36, pbeam=1e-36, wbeam=1e-20, lw=_GRAMMAR_WEIGHT, wip=_WORD_PRICE,
+                beam=1e-36, pbeam=1e-36, wbeam=1e-20, lw=_GRAMMAR_WEIGHT, wip=_WORD_INSERTION_PENALTY,
                 compallsen=True, loglevel="FATAL",
             )  # fmt: skip
             self._decoder: Any = Decoder(config)

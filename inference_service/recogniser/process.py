@@ -1,7 +1,7 @@
 """The recogniser's process, seen from the worker.
 
 pocketsphinx holds the GIL while it decodes, so it runs in a process of its own. If it fails or takes too
-long, the model hears that utterance with its encoder alone.
+long, the model hears that utterance with its encoder only.
 """
 
 import json
@@ -48,7 +48,7 @@ class RecogniserProcess:
     """One process for all sessions of a worker, started by the first one. Threads may share it."""
 
     def __init__(self, grammar: Path) -> None:
-        """`grammar` is a JSGF file."""
+        """Keep the path of the grammar, a JSGF file; start no process yet."""
         self._grammar = grammar
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,7 +74,7 @@ class RecogniserProcess:
             try:
                 return self._ask(process, sound)
             except (OSError, ValueError, TypeError) as error:
-                logger.warning("recogniser failed, the encoder hears alone for %g s: %s", REST_S, error)
+                logger.warning("recogniser failed, only the encoder listens for %g s: %s", REST_S, error)
                 self._rests_until = time.monotonic() + REST_S
                 self._stop()
                 return None
@@ -120,7 +120,7 @@ class RecogniserProcess:
         except _LateError as late:
             if time.monotonic() - self._asked_at > HUNG_S:
                 raise
-            logger.warning("recogniser late, the encoder hears an utterance alone: %s", late)
+            logger.warning("recogniser late, only the encoder hears this utterance: %s", late)
             return None
         self._owes = False
         return Recognised(**heard | {"words": tuple(heard["words"])}) if heard is not None else None
@@ -163,7 +163,7 @@ class RecogniserProcess:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
-    """End a process and take its exit code."""
+    """End a process, and close its pipes."""
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):

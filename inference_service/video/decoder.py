@@ -1,8 +1,8 @@
 """The program of the decoding process: a video file on standard input, pictures and sound on standard output.
 
-Its argument is the JSON of `Order`. It answers in messages of a letter, the length of what follows in four
-bytes, and that: `H` the JSON of `Header`, `S` the sound as float32 at 16 kHz, `P` each picture as RGB, `R` a
-refusal.
+Its argument is the JSON of `Order`. Each message is a letter, the length of the body in four bytes (big
+endian), and the body: `H` the JSON of `Header`, `S` the sound as float32 at 16 kHz, `P` one picture as RGB,
+`R` the reason of a refusal.
 """
 
 import json
@@ -34,7 +34,7 @@ MAX_TRACKS = 32
 CODECS = {"h264": "H.264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1"}
 _UNKNOWN = "an unknown codec"
 _ATTACHED_PICTURE = 1 << 10
-"""The disposition of a cover."""
+"""The disposition flag of a cover picture."""
 
 Pixels = NDArray[np.uint8]
 
@@ -55,11 +55,11 @@ def main() -> None:
     except MemoryError:
         _send(b"R", b"needs more than 1 GiB of memory")
     except av.error.PermissionError:
-        raise  # the sandbox has taken too much: no fault of the file
+        raise  # the sandbox forbids a call that is needed: not a fault of the file
     except av.error.FFmpegError:
         _send(b"R", b"is damaged")
     sys.stdout.flush()
-    os._exit(0)  # nothing is left to be tidied up
+    os._exit(0)  # no cleanup is needed
 
 
 def _send(letter: bytes, *parts: bytes | memoryview) -> None:
@@ -114,7 +114,7 @@ def _measured(container: InputContainer, most_s: float) -> tuple[int, float]:
         raise Refused("has no moving pictures")
     rate = float(stream.average_rate or stream.guessed_rate or 0)
     if rate <= 0:
-        raise Refused("does not say how many frames it has a second")
+        raise Refused("states no frame rate")
     if frames / rate > most_s:
         raise Refused(f"must last at most {most_s:g} s, not {frames / rate:.1f} s")
     if rate > MAX_RATE:
@@ -188,9 +188,8 @@ def _send_pictures(
     for moment in seen:
         for wanted in (moment.frame, *moment.stack):
             while wanted not in kept:
-                later, frame = next(
-                    decoded, (wanted, frame)
-                )  # a frame that is not shown is as the one before
+                # A frame that cannot be decoded repeats the last one that could.
+                later, frame = next(decoded, (wanted, frame))
                 kept[later] = frame
         _send(b"P", _bytes(_upright(kept[moment.frame], layout.frame)))
         if moment.stack:

@@ -1,6 +1,6 @@
 """The client of the video decoding process: it starts, watches, reads and ends the process.
 
-Its output is as untrusted as the file: sizes are checked, and nothing is unpickled or run.
+The output of the process is as untrusted as the file: sizes are checked, and nothing is unpickled or run.
 """
 
 import json
@@ -118,7 +118,7 @@ class VideoReader:
             problem = self._read(length).decode("ascii", "replace")
             raise self._refused(problem) if problem.isprintable() else self._broken("it sent a bad refusal")
         if head[:1] != letter or (length > _MOST_HEADER if size is None else length != size):
-            raise self._broken("it sent something else than was due")
+            raise self._broken("it sent another message than expected")
         return self._read(length)
 
     def _read(self, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Sandboxing of a decoder's process: it loses files, network, other processes, memory, and priority.
+"""Sandboxing of a decoder's process: no files, network or other processes, little memory, low priority.
 
 Resource limits apply on every Linux. The filter of system calls applies on x86-64 and ARM64 where the process
 may install one. Elsewhere the limits still prevent it from opening descriptors.

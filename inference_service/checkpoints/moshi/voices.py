@@ -34,7 +34,7 @@ class VoicePrompt:
     last: tuple[int, ...]
     """The tokens of the last row."""
     late: tuple[int, ...]
-    """The tokens of the row after it, of which only the codes that come one row late are given."""
+    """The tokens of the row after it; only the codes that are delayed by one row are given."""
 
 
 def read_voices(folder: Path, hidden: int, tokens: int, vocabulary: int) -> Mapping[str, VoicePrompt]:

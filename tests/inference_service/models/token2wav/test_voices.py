@@ -131,7 +131,7 @@ def test_without_onnxruntime_the_extra_is_named(folder: Path, monkeypatch: pytes
         (lambda it: published.write_speaker_encoder(it / TOKENIZER), "takes 1 inputs and not 2"),
         (
             lambda it: published.write_tokenizer(it / TOKENIZER, bands=80),
-            f"{TOKENIZER} does not take what it should",
+            f"{TOKENIZER} does not accept the inputs of its kind",
         ),
         (
             lambda it: published.write_tokenizer(it / TOKENIZER, bias=5000.0),

@@ -37,7 +37,7 @@ class CommonLayers:
 
     @staticmethod
     def fit(backbone: PreTrainedModel) -> bool:
-        """Return whether it has only common layers, with linear layers as they were loaded."""
+        """Return whether a backbone has only common layers, whose linear layers are plain `nn.Linear`."""
         layers = list(getattr(backbone, "layers", ()))
         return (
             bool(layers)

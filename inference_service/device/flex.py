@@ -22,8 +22,8 @@ from inference_service.device.transfer import Array
 TILE: Final = 16
 """Queries of a tile."""
 OPTIONS: Final[Any] = {"BLOCK_M": TILE, "BLOCK_N": PAGE, "FORCE_USE_FLEX_ATTENTION": True}
-"""Block sizes of the kernel: by default a block spans several pages of 16 rows, which are not contiguous. The
-kernel for few queries takes all of them for one tile.
+"""Block sizes of the kernel: by default a block spans several pages of 16 rows, which are not contiguous.
+FlexAttention's kernel for few queries is off, because it makes one tile of all of them.
 """
 
 
@@ -99,11 +99,11 @@ def tiles_of_row(groups: int) -> int:
 
 
 def tiled(
-    parts: Sequence[Part], rows: int, contexts: int, width: int, groups: int, nobody: int
+    parts: Sequence[Part], rows: int, contexts: int, width: int, groups: int, spare_page: int
 ) -> list[Array]:
     """Return arrays for `Tiles.of`, whose shapes depend only on `rows`, `contexts` and `width`.
 
-    There may be fewer rows than `rows`, and fewer contexts. `nobody` is a page of no context.
+    There may be fewer rows than `rows`, and fewer contexts. `spare_page` is a page of no context.
     """
     tiles = rows * tiles_of_row(groups)
     counts = np.array([part.rows for part in parts], np.int64)
@@ -115,7 +115,7 @@ def tiled(
     first_tiles = np.cumsum(heights) - heights
     at = ((first_tiles[owner] * TILE + row * groups)[:, None] + np.arange(groups)).reshape(-1)
 
-    table = np.full((contexts, width), nobody, np.int32)
+    table = np.full((contexts, width), spare_page, np.int32)
     for number, part in enumerate(parts):
         table[number, : len(part.pages)] = part.pages
     owners = np.zeros(tiles, np.int32)
@@ -169,7 +169,7 @@ def _mask(
         return (number >= 0) & (entry >= firsts[query]) & (entry <= lasts[query])
 
     pages = table.index_select(0, owners)
-    if table.device.type == "cpu":  # inductor's kernel there wants room for all pages
+    if table.device.type == "cpu":  # inductor's kernel there needs a table as wide as all pages
         pages = F.pad(pages, (0, max(0, rows // PAGE - pages.shape[1])))
     return BlockMask.from_kv_blocks(
         counts[None, None],

@@ -33,7 +33,7 @@ class Graph(Generic[Made]):
 
     On a CUDA device the first call runs it and records its kernels. Every other call launches all of them at
     once, because Python takes longer than the device for a small step. The computation must not synchronise
-    with the device, and its inputs must lie in the same memory in every call. *Not run on CUDA.*
+    with the device, and its inputs must have the same addresses in every call. *Not tested on CUDA.*
     """
 
     def __init__(self, device: torch.device, compute: Callable[[], Made], pool: Any = None) -> None:

@@ -55,7 +55,7 @@ def gathered(
     shown, said = (
         slab.index_select(1, cells).view(kv, n, -1, head).transpose(0, 1) for slab in (keys, values)
     )
-    said.masked_fill_(~seen[:, None, :, None], 0)  # as 0 times what is no number is no number
+    said.masked_fill_(~seen[:, None, :, None], 0)  # because 0 times NaN is NaN
     grouped = queries.reshape(n, kv, heads // kv, head)
     out = F.scaled_dot_product_attention(grouped, shown, said, attn_mask=seen[:, None, None], scale=scale)
     return out.reshape(n, heads, head)
@@ -67,11 +67,11 @@ def varlen(
     """Attend to keys and values in place, with torch's flash attention.
 
     It never splits a context between blocks: the split would depend on the longest context of the call, and a
-    row's sums on its neighbours. *Not run on CUDA.*
+    row's sums on its neighbours. *Not tested on CUDA.*
     """
     from torch.nn.attention.varlen import varlen_attn
 
-    # Not told by the types of an older torch.
+    # The types of an older torch do not have all arguments.
     attend: Callable[..., Tensor] = varlen_attn  # type: ignore[assignment]
     return attend(
         queries,
@@ -102,10 +102,11 @@ def has_block_tables() -> bool:
 
 @dataclass(frozen=True)
 class AttentionBackend:
-    """The attention backend for pages on a device, with the reasons against faster ones."""
+    """The attention backend for pages on a device."""
 
     name: str
     why: str
+    """The reason why no faster backend than `gathered` is used; otherwise empty."""
     _attend: Attend
     all_rows: bool = False
     """Whether rows of prompts attend in the same call; contexts may then begin within a page."""
@@ -123,7 +124,9 @@ class AttentionBackend:
         return self._attend(queries, keys, values, contexts, scale, window)
 
 
-def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> AttentionBackend:
+def choose_backend(
+    device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int
+) -> AttentionBackend:
     """Return the fastest backend that gives the results of `gathered` on this device.
 
     It is `flex` where regions are compiled, as that also takes rows of prompts.
@@ -153,13 +156,13 @@ def _activate_flash_attention_3() -> bool:
     """Make torch use FlashAttention 3 if it is installed: its pages may have 16 rows, those of version 2 need
     256.
 
-    *Not run on CUDA.*
+    *Not tested on CUDA.*
     """
     if find_spec("flash_attn_interface") is None:
         return False
     try:
         torch.nn.attention.activate_flash_attention_impl("FA3")
-    except Exception as error:  # whatever its import or its registration refuses
+    except Exception as error:  # its import and registration raise errors of any type
         logger.warning("FlashAttention 3 is installed but cannot be used", extra={"reason": str(error)[:200]})
         return False
     return True
@@ -176,7 +179,7 @@ def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: in
     contexts = Contexts(table, ends)
     try:
         found = attend(queries, keys, values, contexts, None, None)
-    except Exception as error:  # whatever its kernels refuse
+    except Exception as error:  # its kernels raise errors of any type
         return str(error).splitlines()[0][:200]
     wanted = gathered(queries, keys, values, contexts, None, None)
     worst = float((found - wanted).abs().max() / wanted.abs().max())

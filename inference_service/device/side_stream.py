@@ -31,7 +31,7 @@ class Arrival:
 
 
 class SideStream:
-    """A separate stream on a CUDA device; plain calls elsewhere. *Not run on CUDA.*
+    """A separate stream on a CUDA device; plain calls elsewhere. *Not tested on CUDA.*
 
     A stream has its own memory: tensors kept between calls must be made and used only in calls. Its free
     memory returns to the device when another stream runs out, which synchronises both.

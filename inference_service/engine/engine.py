@@ -214,7 +214,7 @@ class LiveEngine:
             session.fail(refusal or _FATAL)
 
     def _wait(self, session: Session[Any]) -> None:
-        """Note progress of a session whose preparation waits for others."""
+        """Report progress of a session whose preparation waits for other sessions."""
         now = time.monotonic()
         if not session.may_tell(now):
             return
@@ -255,7 +255,7 @@ class LiveEngine:
             self._deliver(told)
 
     def _die(self, message: str) -> None:
-        """Fail every session, present and future, because the device cannot be trusted."""
+        """Fail every session, present and future, because the device's state is lost."""
         if not self._is_dead:
             self._is_dead = True
             try:

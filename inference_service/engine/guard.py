@@ -86,14 +86,14 @@ class Guard:
             return
         except Exception as error:
             culprit = self._culprit(sessions, error)
-        # Only out here is the traceback gone, and with it what the step had allocated.
+        # Outside the handler the traceback is gone, and with it the tensors that the step had allocated.
         rest = [session for session in sessions if session is not culprit and is_pending(session)]
         halves = (rest,) if culprit else (rest[: len(rest) // 2], rest[len(rest) // 2 :])
         for half in halves:
             self.run(half, step, is_pending)
 
     def together(self, sessions: list[S], step: Callable[[list[S]], Sequence[T]]) -> list[tuple[S, T]]:
-        """Return the result for each session of a step that changes none; see `run`."""
+        """Run a step that changes no session; return its result for each. Errors are handled as in `run`."""
         given: list[tuple[S, T]] = []
         self.run(sessions, lambda group: given.extend(zip(group, step(group), strict=True)))
         return given
@@ -112,7 +112,7 @@ class Guard:
         try:
             self._probe(alone.slot)
         except Exception:
-            raise DeviceLost(_said(error)) from error
+            raise DeviceLost(_described(error)) from error
         self._end(alone, error)
         return alone
 
@@ -130,7 +130,7 @@ def _require_device(error: BaseException) -> None:
     if _is_out_of_memory(error) or not isinstance(error, RuntimeError):
         return
     if isinstance(error, torch.AcceleratorError) or str(error).startswith(_DEVICE_ERRORS):
-        raise DeviceLost(_said(error)) from error
+        raise DeviceLost(_described(error)) from error
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -139,5 +139,5 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_ERRORS)
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -97,18 +97,16 @@ class Runtime:
 
     def see(self, slices: list[Any]) -> list[Tensor]:
         """Return embeddings [n, hidden] of slices of pictures."""
-        raise RuntimeError("This model has no eye.")
+        raise RuntimeError("This model has no vision encoder.")
 
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
-        """Run one step of speech for the sessions in stage SPEAK; `hear`'s rule about errors holds
-        here too.
-        """
-        raise RuntimeError("This model has no voice.")
+        """Run one step of speech for the sessions in stage SPEAK. Errors follow the rule of `hear`."""
+        raise RuntimeError("This model has no speech output.")
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
         """Return the final hidden state [hidden] of each segment's last row; None where it is not finite.
 
-        One such row spoils every later one of its session.
+        Such a row makes every later row of its session wrong.
         """
         asked = [row for row, segment in enumerate(segments) if segment.slot in self._expected]
         if asked:
@@ -125,7 +123,7 @@ class Runtime:
         draws = [self._expected[segments[row].slot] for row in asked]
         table = DrawTable(draws)
         hidden, (rows, cells) = self.language.last(segments, np.array(asked), table.cells)
-        table.lie(cells)
+        table.attach(cells)
         scores = self.scores(hidden.index_select(0, rows))
         chosen, (sums,) = choose_beside(scores, draws, table, _sums(hidden))
         self._foreseen.append(SpeculativeTokens(hidden, asked, draws, chosen))
@@ -135,7 +133,7 @@ class Runtime:
         """Announce by slot the next draws of the sessions that are fed next, so that `think` can sample
         speculatively.
 
-        Without any it samples nothing; earlier samples are kept until others are announced.
+        Without draws `think` samples nothing. Earlier samples are kept until other draws are announced.
         """
         self._expected = draws
         if draws:
@@ -189,10 +187,10 @@ class Runtime:
     @torch.inference_mode()
     def capture(self) -> None:
         """Capture repeated work on a device other than the CPU, before the first session."""
-        way = self.language.way
-        if way is not None:
-            told = {"way": way.name, "instead": way.why}
-            logger.info("how rows of one token attend to their contexts", extra=told)
+        backend = self.language.backend
+        if backend is not None:
+            told = {"way": backend.name, "instead": backend.why}
+            logger.info("attention backend for rows of one token", extra=told)
         for decoder in self.decoders:
             decoder.capture()
 
@@ -211,7 +209,7 @@ class SpeculativeTokens:
 
     def __init__(self, hidden: Tensor, rows: list[int], draws: list[Draw], tokens: list[int | None]) -> None:
         """Keep `tokens`, which were sampled by `draws` from these rows of hidden states [n, hidden]."""
-        self._hidden = hidden  # as long as it lives, nothing else begins where its rows do
+        self._hidden = hidden  # keeps the memory, so that no other tensor gets the addresses of its rows
         begin, size = hidden.data_ptr(), hidden.stride(0) * hidden.element_size()
         places = (begin + row * size for row in rows)
         self._drawn = dict(zip(places, zip(draws, tokens, strict=True), strict=True))

@@ -20,18 +20,19 @@ _OPENING_S = 0.005
 BACKGROUND_S = 0.1
 """Seconds between ticks with background work while other sessions have work."""
 _PREPARED = object()
-"""Stands for a portion: none is left."""
+"""The sentinel for `next` when no portion of preparation is left."""
 _UNDER_WAY = (Stage.PREFILL, Stage.HEARD, Stage.DECODE, Stage.SPEAK)
 _SPEAKING_ROWS = 16
 """Cost of a step of speech, in rows of the language model."""
 
 
 class Tick:
-    """Close, open, rewind, see, hear, think, decide and speak: each step once, for all sessions that are
-    ready.
+    """The steps of a tick, each run once for all sessions that are ready: close, open, rewind, see, hear,
+    think, decide and speak.
 
-    Sessions with a deadline come first, by their slack. Work without a deadline gets the scheduler's grant in
-    every step. `guard` handles errors.
+    See encodes pictures, hear encodes units, think runs the language model, decide samples tokens, and speak
+    runs the speech output. Sessions with a deadline come first, by their slack. Work without a deadline gets
+    its `Share` in every step. `guard` handles errors.
     """
 
     def __init__(
@@ -60,9 +61,7 @@ class Tick:
 
     @property
     def pause_s(self) -> float:
-        """Return for how many seconds the last tick's work without a deadline leaves the processor
-        to units.
-        """
+        """Seconds for which work without a deadline leaves the processor to units after the last tick."""
         return self._share.pause(self._others_s)
 
     def run(
@@ -74,8 +73,8 @@ class Tick:
         """Run one tick; its results are in the sessions' events.
 
         `listen` carries out orders that arrived while units were heard, usually to decide and to close them.
-        `tell` sends the events of sessions whose words are complete, before these are spoken. The result is
-        None if the model did not run.
+        `tell` sends the events of sessions whose text is complete, before their speech is computed. The
+        result is None if the model did not run.
         """
         started = self._clock()
         sessions = self._without_background(sessions, started)
@@ -127,10 +126,10 @@ class Tick:
         self._background_at = now + BACKGROUND_S
         return sessions
 
-    def _charge(self, since: float, others: int, everybody: int) -> None:
-        """Charge work without a deadline for its share of the time since then."""
+    def _charge(self, since: float, others: int, total: int) -> None:
+        """Charge work without a deadline, `others` of `total` parts, for its share of the time since then."""
         if others:
-            self._others_s += (self._clock() - since) * others / everybody
+            self._others_s += (self._clock() - since) * others / total
 
     def _by_slack(self, sessions: Iterable[Session[Any]]) -> list[Session[Any]]:
         """Return the sessions with a deadline, earliest first, then the others, oldest first."""
@@ -154,7 +153,7 @@ class Tick:
         for session in ending:
             if session.wants_end:
                 guard.attempt(session, session.finalize)
-        rebuilding = [c for c in ending if c.context.rebuilt and c.stage is not Stage.FAILED]
+        rebuilding = [c for c in ending if c.context.to_rebuild and c.stage is not Stage.FAILED]
         guard.run(rebuilding, lambda group: self._runtime.rebuild([c.context for c in group]))
         for session in rebuilding:
             if session.stage is not Stage.FAILED:
@@ -197,8 +196,8 @@ class Tick:
                 self.guard.attempt(session, session.rewind)
 
     def _hear(self, sessions: Sessions) -> None:
-        """Encode the next unit, or portion of one, of all sessions that wait for it and have seen its
-        pictures.
+        """Encode the next unit, or a portion of it, for all sessions that wait for one and whose pictures
+        are encoded.
         """
         wanting = [session for session in sessions if session.wants_unit]
         if not wanting:
@@ -222,8 +221,8 @@ class Tick:
 
         Units that join the running ones make each step longer. If units arrive faster than they are done, all
         would be late. So the running ones are finished first, and the others begin together, which costs
-        less. No session waits for a unit whose caller has delayed its order for so long, or for sessions that
-        take the same step in every tick.
+        less. Two kinds of running units do not count: units whose order came after half of their time, and
+        units of sessions that take the same step in every tick.
         """
         now = self._clock()
         return any(
@@ -232,7 +231,7 @@ class Tick:
             and c.stage in _UNDER_WAY
             and (c.queue.first is None or c.queue.first.ordered <= c.arrival + c.unit_s / 2)
             for c in self._urgent
-            # A chunk of many seconds has no end in sight.
+            # A chunk of many seconds, whose deadline moves on, would delay the others for its whole length.
             if c.defers_others and c.due == c.arrival + c.unit_s
         )
 

@@ -14,8 +14,8 @@ from inference_service.device.paged import AttentionBackend, Contexts
 from inference_service.engine.batch.kvcache import KVCache
 
 NAME = "antiphon_packed"
-_UNKNOWN = ("softcap", "s_aux")
-"""Arguments that change the scores in the layers of some models; none is supported."""
+_UNSUPPORTED = ("softcap", "s_aux")
+"""Arguments that change the scores in the layers of some models."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Span:
 class PackedLayout:
     """The cache rows that a packed forward writes and attends to; the same in all layers.
 
-    It is computed once a forward, not once a layer.
+    It is computed once per forward, not once per layer.
     """
 
     def __init__(self, cache: KVCache, spans: list[Span], groups: int) -> None:
@@ -116,17 +116,17 @@ class StepLayout:
     rows: Tensor
     """Rows of the cache that the packed rows are written to."""
     contexts: Contexts
-    way: AttentionBackend
+    backend: AttentionBackend
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
         """Attend as `PackedLayout` does."""
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        return self.way(queries, keys, values, self.contexts, scaling, window)
+        return self.backend(queries, keys, values, self.contexts, scaling, window)
 
 
 @dataclass
 class MixedLayout:
-    """Rows of both kinds, each by the layout of its kind."""
+    """Rows of prompts and single rows in one forward, each attended by the layout of its kind."""
 
     cache: KVCache
     rows: Tensor
@@ -178,9 +178,9 @@ def packed_attention(
     Raises `NotImplementedError` for attention with unsupported arguments.
     """
     assert packed is not None
-    for name in _UNKNOWN:
+    for name in _UNSUPPORTED:
         if others.get(name) is not None:
-            raise NotImplementedError(f"packed attention has no {name}")
+            raise NotImplementedError(f"packed attention does not support {name}")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     packed.cache.keys[layer].index_copy_(1, packed.rows, key[0])
     packed.cache.values[layer].index_copy_(1, packed.rows, value[0])

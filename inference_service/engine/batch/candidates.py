@@ -12,7 +12,7 @@ from inference_service.engine.batch.draw import Draw
 Floats = NDArray[np.float64]
 
 POISONED, OPEN = -1, -2
-"""Stand for an id: a score is not finite; the draw may fall beyond these candidates."""
+"""Values in place of an id: a score is not finite; the draw may fall beyond the candidates."""
 
 
 @dataclass(frozen=True)

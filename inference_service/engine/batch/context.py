@@ -79,7 +79,7 @@ class Context:
     prompt: int = 0
     memory: Memory | None = None
     """The memory of a window that keeps the words of dropped units."""
-    rebuilt: list[int] = field(default_factory=list)
+    to_rebuild: list[int] = field(default_factory=list)
     """Ids at the end of the prompt that must be fed again before anything else."""
     found: int = 0
     """Entries that were found in the prefix cache, and so not fed."""
@@ -235,7 +235,7 @@ class Context:
     def slide(self) -> int:
         """Drop the oldest units, never the last one or the prompt; return their number.
 
-        If `rebuilt` then holds ids, `rebuild` must be fed next.
+        If `to_rebuild` then holds ids, `rebuild` must be fed next.
         """
         units = self._surplus() if self.slides and not self.pending else 0
         if not units:
@@ -258,17 +258,17 @@ class Context:
         if self.memory is None or not said:
             return
         self.memory.take(said, self.window.remembered_tokens)
-        self.rebuilt = self.memory.tail
-        self.prompt = self.memory.fixed + len(self.rebuilt)
+        self.to_rebuild = self.memory.tail
+        self.prompt = self.memory.fixed + len(self.to_rebuild)
         self._masters = self._masters[:1]
 
     def rebuild(self) -> Segment:
-        """Return the rows of `rebuilt`; call `end_rebuild` once they have been run."""
-        start = self.prompt - len(self.rebuilt)
-        return Segment(self.slot, start, start + self.dropped, Rows.of_ids(self.rebuilt))
+        """Return the rows of `to_rebuild`; call `end_rebuild` once they have been run."""
+        start = self.prompt - len(self.to_rebuild)
+        return Segment(self.slot, start, start + self.dropped, Rows.of_ids(self.to_rebuild))
 
     def end_rebuild(self) -> None:
         """Note that the end of the prompt is in the slot."""
-        self.rebuilt = []
+        self.to_rebuild = []
         assert self.memory is not None
         self._masters.append(self._snapshot(self.memory.fixed, self.prompt))

@@ -26,7 +26,7 @@ from inference_service.device.paged import (
     PAGE,
     AttentionBackend,
     Contexts,
-    way_on,
+    choose_backend,
 )
 from inference_service.device.rows import Rows
 from inference_service.device.transfer import Array, upload
@@ -76,14 +76,14 @@ class PackedDecoder:
         embeddings: nn.Module | None = None,
         *,
         in_steps: bool | None = None,
-        way: AttentionBackend | None = None,
+        backend: AttentionBackend | None = None,
     ) -> None:
         """Wrap the backbone.
 
         `embeddings` are those of ids; without them, every row is an embedding of media. With `in_steps`, the
         default on every device but the CPU, single rows attend in one call, and forwards of single rows have
-        one of a few shapes. `way` is the attention backend; None is the fastest of the device. A backend with
-        `all_rows` takes prompts in such forwards too.
+        one of a few shapes. `backend` is the attention backend; None is the fastest of the device. A backend
+        with `all_rows` takes prompts in such forwards too.
         """
         parameter = next(backbone.parameters())
         self.backbone = backbone
@@ -97,11 +97,11 @@ class PackedDecoder:
         self._layers = Layers(backbone) if is_common else None
         heads, kv = config.num_attention_heads, config.num_key_value_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
-        if steps and way is None:
-            way = way_on(parameter.device, parameter.dtype, heads, kv, head)
-        self.way = way if steps else None
+        if steps and backend is None:
+            backend = choose_backend(parameter.device, parameter.dtype, heads, kv, head)
+        self.backend = backend if steps else None
         """The attention backend for single rows; None where they do not attend in one call."""
-        self._takes_all = self.way is not None and self.way.all_rows
+        self._takes_all = self.backend is not None and self.backend.all_rows
         self.cache = KVCache(
             *(config, slots, capacity, parameter.dtype, parameter.device),
             spare=int(steps),
@@ -174,8 +174,8 @@ class PackedDecoder:
         rows = Rows.join([segment.rows for segment in segments])
         if self._takes_all:
             return self._in_tiles(segments, rows, asked, others)
-        if self.way is not None and len(rows) == len(segments) <= SIZES[-1]:
-            return self._step(segments, rows, self.way, others)
+        if self.backend is not None and len(rows) == len(segments) <= SIZES[-1]:
+            return self._step(segments, rows, self.backend, others)
         if len(rows) == len(segments):
             asked = None
         positions = np.concatenate(
@@ -220,16 +220,16 @@ class PackedDecoder:
         cells = np.concatenate(
             [self.cache.cells(s.slot, s.start, s.start + n) for s, n in zip(segments, counts, strict=True)]
         )
-        together = self.way is not None
+        together = self.backend is not None
         alone = [it for it in segments if together and len(it.rows) == 1]
         packed = self.layout([it for it in segments if not together or len(it.rows) > 1])
 
         def make(rows: Tensor, *others: Tensor) -> Layout:
             packed.rows = rows
-            if self.way is None or not alone:
+            if self.backend is None or not alone:
                 return packed
             ends, table, at_alone, at_packed = others
-            step = StepLayout(self.cache, rows, Contexts(table, ends), self.way)
+            step = StepLayout(self.cache, rows, Contexts(table, ends), self.backend)
             parts: list[tuple[Tensor, PackedLayout | StepLayout]] = [(at_alone, step)]
             return MixedLayout(self.cache, rows, [*parts, (at_packed, packed)] if len(at_packed) else parts)
 
@@ -255,7 +255,7 @@ class PackedDecoder:
         return table, ends
 
     def _step(
-        self, segments: list[Segment], rows: Rows, way: AttentionBackend, others: Sequence[Array]
+        self, segments: list[Segment], rows: Rows, backend: AttentionBackend, others: Sequence[Array]
     ) -> tuple[Tensor, list[Tensor]]:
         """Run one row of each segment, as `_run` does."""
         count = len(segments)
@@ -273,13 +273,13 @@ class PackedDecoder:
             self.cache.device, places, ends, table, *made, *others
         )
         made_at = there.pop(0) if made else None
-        step = self._step_of(Shape(size, table.shape[1]), way)
+        step = self._step_of(Shape(size, table.shape[1]), backend)
         return step(places_there, ends_there, table_there, rows.made, made_at)[:count], there
 
-    def _step_of(self, shape: "Shape", way: AttentionBackend) -> "Step":
+    def _step_of(self, shape: "Shape", backend: AttentionBackend) -> "Step":
         step = self._steps.get(shape)
         if step is None:
-            step = self._steps[shape] = Step(self, shape, way, self.pool)
+            step = self._steps[shape] = Step(self, shape, backend, self.pool)
         return step
 
     def _in_tiles(
@@ -331,10 +331,10 @@ class PackedDecoder:
         pages of their contexts, int32 [size, n]; and the start of each context in its first page and its end
         with the first row, int32 [size].
         """
-        cache, nobody = self.cache, self.cache.pool.pages
+        cache, spare_page = self.cache, self.cache.pool.pages
         positions = np.zeros(size, np.int64)
-        cells = np.tile(nobody * PAGE + np.arange(size, dtype=np.int64) % PAGE, (count, 1))
-        table = np.full((size, slot_pages(cache.capacity)), nobody, np.int32)
+        cells = np.tile(spare_page * PAGE + np.arange(size, dtype=np.int64) % PAGE, (count, 1))
+        table = np.full((size, slot_pages(cache.capacity)), spare_page, np.int32)
         begins, ends = np.zeros(size, np.int32), np.ones(size, np.int32)
         for row, it in enumerate(segments):
             first = it.start + len(it.rows)
@@ -348,9 +348,9 @@ class PackedDecoder:
 
     def together(self, contexts: Contexts, cells: Tensor) -> Layout:
         """Lay out the last row of each context, written to rows `cells` [n] of the cache."""
-        assert self.way is not None
+        assert self.backend is not None
         if not self._takes_all:
-            return StepLayout(self.cache, cells, contexts, self.way)
+            return StepLayout(self.cache, cells, contexts, self.backend)
         pages = self.cache.keys.shape[2] // PAGE
         begins = torch.zeros_like(contexts.ends) if contexts.begins is None else contexts.begins
         tiles = Tiles.alone(contexts.table, begins, contexts.ends, self._groups, pages)
@@ -358,7 +358,7 @@ class PackedDecoder:
 
     def capture(self) -> None:
         """Capture a step of each shape once, so that no session waits for that."""
-        if self.way is None:
+        if self.backend is None:
             return
         if self._takes_all:
             for size in reversed(_ROWS):
@@ -375,7 +375,7 @@ class PackedDecoder:
                 places = torch.zeros(3, size, dtype=torch.int64, device=keys.device)
                 places[2] = spare * PAGE
                 table = torch.full((size, width), spare, dtype=torch.int32, device=keys.device)
-                self._step_of(Shape(size, width), self.way)(places, ends, table, None, None)
+                self._step_of(Shape(size, width), self.backend)(places, ends, table, None, None)
 
     def backbone_over(self, embeds: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Return final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
@@ -446,10 +446,10 @@ class Shape(NamedTuple):
 class Step:
     """The captured forward of one row from each context, in its own memory: see `Graph`."""
 
-    def __init__(self, decoder: PackedDecoder, shape: Shape, way: AttentionBackend, pool: Any) -> None:
+    def __init__(self, decoder: PackedDecoder, shape: Shape, backend: AttentionBackend, pool: Any) -> None:
         keys = decoder.cache.keys
         make = partial(torch.zeros, device=keys.device)
-        self._decoder, self._way = decoder, way
+        self._decoder, self._backend = decoder, backend
         self._places = make(3, shape.rows, dtype=torch.int64)
         self._ends = make(shape.rows, dtype=torch.int32)
         self._table = make(shape.rows, shape.pages, dtype=torch.int32)
@@ -476,7 +476,7 @@ class Step:
     def _compute(self) -> Tensor:
         ids, positions, cells = self._places.unbind()
         contexts = Contexts(self._table, self._ends)
-        layout = StepLayout(self._decoder.cache, cells, contexts, self._way)
+        layout = StepLayout(self._decoder.cache, cells, contexts, self._backend)
         embeds = self._decoder.embed_or_made(ids, self._made)
         return self._decoder.backbone_over(embeds, positions, layout)
 

@@ -208,7 +208,7 @@ class KVCache:
     def clear(self, slot: int) -> None:
         """Drop all entries of a slot; zero those that are not a published prefix."""
         table, self._tables[slot] = self._tables[slot], _Table()
-        self._release(reversed(table.pages))  # a prefix is of no use without its beginning
+        self._release(reversed(table.pages))  # the first page goes last: no later one is found without it
 
     # ------------------------------------------------------------------------------------------ prefixes
 
@@ -224,7 +224,7 @@ class KVCache:
         return True
 
     def publish(self, slot: int, first: int, names: list[bytes]) -> None:
-        """Publish the slot's full pages from number `first` on under `names`, if their numbers are finite."""
+        """Publish the slot's full pages from `first` on under `names`, except pages with NaN or infinity."""
         numbers = self._tables[slot].pages[first : first + len(names)]
         if not numbers:
             return
@@ -247,7 +247,7 @@ class KVCache:
         self._wipe(self.pool.release(pages))
 
     def _own(self, slot: int, first: int, last: int) -> None:
-        """Copy the shared ones of a slot's pages `first` to `last`, before they are written to."""
+        """Copy those of a slot's pages `first` to `last` that are shared, before they are written to."""
         table = self._tables[slot]
         for index in range(first, last):
             if not self.pool.is_private(table.pages[index]):
@@ -258,7 +258,7 @@ class KVCache:
         table = self._tables[slot]
         old = table.pages[index]
         kept = [part.clone() for part in self.rows(old * PAGE, PAGE)]
-        self._release([old])  # else there might be no other
+        self._release([old])  # first, because the pool may have no other page
         page, evicted = self.pool.take(old + 1, self._owners[slot])
         self._wipe(evicted)
         for part, rows in zip(self.rows(page * PAGE, PAGE), kept, strict=True):

@@ -1,4 +1,4 @@
-"""Counter-based random numbers of a session: each depends only on the seed and its place."""
+"""Counter-based random numbers of a session: each depends only on the seed, the stream and its position."""
 
 from dataclasses import dataclass
 

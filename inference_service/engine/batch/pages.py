@@ -15,15 +15,15 @@ PAGE = paged.PAGE
 _STRETCH = b"\1" * 8
 """A run of free pages, in which a context preferably begins."""
 _EVICTED, _MOST_EVICTED = 8, 32
-"""Share of the idle pages that is evicted at a time, as a divisor, and its limit in pages: free pages are
-then contiguous.
+"""Share of the idle pages that is evicted at a time, as a divisor, and its limit in pages. Pages are evicted
+together so that free pages are contiguous.
 """
 STALE_S = 600.0
 """Seconds after which an unused idle page is stale: it is evicted first, whichever tenant owns it."""
 
 
 def slot_pages(capacity: int) -> int:
-    """Return the most pages that `capacity` rows take, wherever in the first page they begin."""
+    """Return the number of pages that `capacity` rows take at most, wherever in the first page they begin."""
     return -(-(capacity + PAGE - 1) // PAGE)
 
 

@@ -79,6 +79,6 @@ def _refusal(config: PretrainedConfig, furthest: int) -> str:
     named = f"the rope type {kind!r}" if kind else "its rope"
     return (
         f"A model of type {config.model_type!r} cannot be served with contexts of more than "
-        f"{original or 'a few'} tokens: {named} goes by the longest session of a batch, so sessions would "
-        f"change one another.{remedy}"
+        f"{original or 'a few'} tokens: {named} depends on the longest session of a batch, so one session "
+        f"would change the output of the others.{remedy}"
     )

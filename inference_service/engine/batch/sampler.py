@@ -1,8 +1,8 @@
 """Sampling of the next tokens of all sessions in a tick.
 
 On a device, work over the whole vocabulary is done in one pass after one upload. One download returns the
-likeliest ids of every session, and the host draws among them. Scores on the host are drawn from row by row,
-as long as calls cost more than the work.
+likeliest ids of every session, and the host draws among them. If the scores are on the host and the
+vocabulary is small, the rows are sampled one by one, because the calls cost more than the work.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from inference_service.kernels.selection import usable
 WIDTHS = (64, 1024)
 """Numbers of candidates to try in order, before all ids: no more than a draw needs."""
 LARGE = 2**13
-"""The vocabulary beyond which the work costs more than the calls."""
+"""The size of a vocabulary above which the work costs more than the overhead of the calls."""
 _SURE = 50.0
 """A lead in score that makes an id certain."""
 _AT_ONCE = 2**21
@@ -44,7 +44,7 @@ def choose_together(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
     An id is None where the best score is not finite, or no id is allowed. Rows do not depend on each other.
     """
     table = DrawTable(draws)
-    table.lie(*upload(scores.device, table.cells))
+    table.attach(*upload(scores.device, table.cells))
     return choose_beside(scores, draws, table)[0]
 
 
@@ -178,7 +178,7 @@ def _penalise_row(
     at, by = np.asarray(ids), np.float32(penalty)
     old = scores[at]
     less = old / by
-    if not divides:  # the one of both that is meant, whatever the sign
+    if not divides:  # of both, the one that the penalty means for the sign of the score
         less = (np.minimum if penalty > 1 else np.maximum)(less, old * by)
     scores[at] = less
 
@@ -197,7 +197,7 @@ def ranked(scores: Tensor, width: int) -> Candidates:
 
 
 class DrawTable:
-    """The numbers and ids of all rows, each number [n, 1]; readable after `lie`."""
+    """The numbers and ids of all rows, each number [n, 1]; readable after `attach`."""
 
     def __init__(self, draws: Sequence[Draw]) -> None:
         recent = [draw.recent if draw.repetition_penalty != 1 else () for draw in draws]
@@ -223,8 +223,8 @@ class DrawTable:
         """The cells to upload."""
         self._begin = begin - _NUMBERS
 
-    def lie(self, cells: Tensor) -> None:
-        """Set the cells on the device."""
+    def attach(self, cells: Tensor) -> None:
+        """Set the uploaded cells, int32 on the device, from which the columns are read."""
         self._numbers = cells[:, :_NUMBERS].view(torch.float32)
         self._ids = cells[:, _NUMBERS:].long()
 
@@ -312,7 +312,7 @@ def _first_chances(scores: Tensor, draws: Sequence[Draw], table: DrawTable) -> T
         if not any(greedy):
             return scores[rows].softmax(1).gather(1, first[rows])
         highest, at = scores[rows].max(1, keepdim=True)
-        is_best = (at == first[rows]) + 0 * highest  # not a number where a score is none
+        is_best = (at == first[rows]) + 0 * highest  # NaN where the best score is not finite
         if all(greedy):
             return is_best
         drawn = scores[rows].softmax(1).gather(1, first[rows])

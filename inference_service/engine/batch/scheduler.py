@@ -44,11 +44,11 @@ class Grant:
 
 
 class Share:
-    """The share of a tick for work without a deadline.
+    """The share of a tick for work without a deadline, kept as a debt in seconds.
 
-    While no unit waits, it may take `most` rows. While one does, it gets portions of a quarter of them, and
-    no portion before the last one is paid back: it owns an eighth of the time, whatever a row costs. Units
-    take many ticks, and would be late if only rows counted.
+    While no unit waits, such work may take `most` rows. While a unit waits, it gets portions of a quarter of
+    these rows, and the next portion only when the time of the last one is paid back. So it takes an eighth of
+    the time, whatever a row costs. A limit of rows alone would make units late, because they take many ticks.
     """
 
     def __init__(self, most: int) -> None:
@@ -67,7 +67,7 @@ class Share:
         if units_waited:
             self._debt = max(0.0, self._debt + others - units / (_TIME - 1))
         else:
-            self._debt = others  # a unit that came meanwhile has waited for it
+            self._debt = others  # a unit that arrived during the tick has waited for it
 
     @staticmethod
     def pause(others: float) -> float:

@@ -22,12 +22,12 @@ from inference_service.models.config import SpeechConfig
 from inference_service.models.speech_head import SpeechHead
 
 CODES_AT_ONCE = 25
-"""Codes of a step on a device with a synchronisation at its end: one second's worth. On the CPU a step has
-one code, since there is no synchronisation, and other sessions wait for a long step (measured by
+"""Codes of a step on a GPU: one second's worth, because each step ends with a synchronisation. On the CPU a
+step has one code: it needs no synchronisation, and other sessions would wait for a long step (measured by
 `benchmarks.sampling`).
 """
 _POISONED, _NONE = -1, -1
-"""Stand for a code: the scores were not finite; no code was drawn."""
+"""Values in place of a code: the scores were not finite; no code was drawn."""
 
 
 @dataclass
@@ -56,9 +56,7 @@ class SpeechJob:
     hidden: Tensor
     """Their hidden states in the language model, [n, hidden]."""
     may_be_short: bool
-    """Whether the unit may be short: the first and last unit of a turn; one between always fills
-    its second.
-    """
+    """Whether the unit may have less than a second of speech: only the first and last of a turn may."""
     temperature: float
     noise: Noise
     ends_turn: bool = False
@@ -98,15 +96,15 @@ class Speaker:
         at_once: int | None = None,
         *,
         in_steps: bool | None = None,
-        way: AttentionBackend | None = None,
+        backend: AttentionBackend | None = None,
     ) -> None:
-        """Create a speaker; `in_steps` and `way` are those of its `PackedDecoder`."""
+        """Create a speaker; `in_steps` and `backend` are those of its `PackedDecoder`."""
         self.head = head
         self.per_unit = head.config.codes_per_second
         self.at_once = at_once or (1 if self._device.type == "cpu" else CODES_AT_ONCE)
         """Codes of a step."""
         self._end_code = head.config.end_code
-        self.decoder = PackedDecoder(head.model, slots, capacity, in_steps=in_steps, way=way)
+        self.decoder = PackedDecoder(head.model, slots, capacity, in_steps=in_steps, backend=backend)
         self._loops: dict[tuple[int, int], CodeLoop] = {}
 
     def step(self, jobs: list[SpeechJob]) -> None:
@@ -133,7 +131,7 @@ class Speaker:
 
     def _follows(self, count: int, jobs: int) -> bool:
         """Return whether all further codes of a step are computed in one captured region."""
-        return self.decoder.way is not None and count == self.at_once > 1 and jobs <= SIZES[-1]
+        return self.decoder.backend is not None and count == self.at_once > 1 and jobs <= SIZES[-1]
 
     def _follow(self, segments: list[Segment], codes: Tensor, draws: "CodeDraws", count: int) -> None:
         """Draw `count` codes after the rows of these segments, whose own codes were `codes` [jobs]."""
@@ -151,7 +149,7 @@ class Speaker:
 
     def capture(self) -> None:
         """Capture the loops of a step for each number of jobs once, so that no session waits for that."""
-        if self.decoder.way is None or self.at_once == 1:
+        if self.decoder.backend is None or self.at_once == 1:
             return
         for size in reversed([it for it in SIZES if it < 2 * self.decoder.cache.slots]):
             self._loop(size, self.at_once - 1).run()

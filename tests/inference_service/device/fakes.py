@@ -72,7 +72,9 @@ class Fakes:
                     monkeypatch.setattr(module, name, getattr(self, name))
         monkeypatch.setattr(Graph, "__call__", lambda graph: graph._compute())
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-        monkeypatch.setattr(decoder, "way_on", lambda *_: AttentionBackend("gathered", "fakes", gathered))
+        monkeypatch.setattr(
+            decoder, "choose_backend", lambda *_: AttentionBackend("gathered", "fakes", gathered)
+        )
         monkeypatch.setattr(compiling, "_chosen", "off")  # fakes have nothing that could be compiled
         monkeypatch.setattr(SideStream, "__init__", lambda stream, device: None)
         monkeypatch.setattr(SideStream, "call", lambda stream, compute: compute())

@@ -42,7 +42,7 @@ def runtime(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> DuplexRuntime:
 def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all rows attend in one call, for which one operator stands."""
     monkeypatch.setattr(
-        decoder, "way_on", lambda *_: AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
+        decoder, "choose_backend", lambda *_: AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
     )
     monkeypatch.setattr(flex, "attend", lambda queries, *others: torch.zeros_like(queries))
 

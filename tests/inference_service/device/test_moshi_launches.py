@@ -33,8 +33,8 @@ FRAME = np.zeros(1920, np.float32)
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MoshiRuntime:
     """One operator stands for FlexAttention, which would have to be compiled."""
-    way = AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
-    monkeypatch.setattr(moshi, "PackedDecoder", partial(PackedDecoder, in_steps=True, way=way))
+    backend = AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
+    monkeypatch.setattr(moshi, "PackedDecoder", partial(PackedDecoder, in_steps=True, backend=backend))
     monkeypatch.setattr(flex, "attend", lambda queries, *others: torch.zeros_like(queries))
     loaded = load(tiny_moshi.save(tmp_path / "tiny"), torch.device("cpu"), torch.float32)
     return MoshiRuntime(loaded, SLOTS)

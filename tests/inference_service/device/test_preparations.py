@@ -42,12 +42,14 @@ def _compiler_forgets() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("backend", WAYS, ids=lambda backend: backend.name)
 def test_forward_of_a_shape_that_was_not_captured_is_counted_and_logged(
-    way: AttentionBackend, caplog: pytest.LogCaptureFixture
+    backend: AttentionBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
-    decoder = PackedDecoder(qwen3(), 2, 32, embeddings=nn.Embedding(50, HIDDEN), in_steps=True, way=way)
+    decoder = PackedDecoder(
+        qwen3(), 2, 32, embeddings=nn.Embedding(50, HIDDEN), in_steps=True, backend=backend
+    )
     with PREPARATIONS.under_way():
         decoder.forward([Segment(0, 0, 0, Rows.of_ids([1]))])
     decoder.forward([Segment(0, 1, 1, Rows.of_ids([2]))])
@@ -56,13 +58,13 @@ def test_forward_of_a_shape_that_was_not_captured_is_counted_and_logged(
     assert PREPARATIONS.late == {Preparation.CAPTURE: 1}
     (logged,) = [it for it in caplog.records if it.levelno == logging.WARNING]
     assert logged.getMessage().startswith("region prepared in service")
-    name = "Forward._compute" if way.all_rows else "Step._compute"
+    name = "Forward._compute" if backend.all_rows else "Step._compute"
     assert (logged.__dict__["preparation"], logged.__dict__["region"]) == ("capture", name)
 
 
 def test_codes_of_a_crowd_that_were_not_captured_are_counted() -> None:
     head = tiny.model()[0].tts
-    speaker = Speaker(head, 2, 64, 5, in_steps=True, way=WAYS[0])
+    speaker = Speaker(head, 2, 64, 5, in_steps=True, backend=WAYS[0])
     with PREPARATIONS.under_way():
         speaker.capture()
     speaker._loop(2, 4)

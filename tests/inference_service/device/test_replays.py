@@ -132,10 +132,10 @@ def test_region_that_ran_once_is_refused(replays: Replays) -> None:
         replays.check()
 
 
-def language(way: AttentionBackend, *, has_embeddings: bool = True) -> PackedDecoder:
+def language(backend: AttentionBackend, *, has_embeddings: bool = True) -> PackedDecoder:
     torch.manual_seed(0)
     embeddings = nn.Embedding(IDS, HIDDEN) if has_embeddings else None
-    return PackedDecoder(qwen3(), SLOTS, CAPACITY, embeddings=embeddings, in_steps=True, way=way)
+    return PackedDecoder(qwen3(), SLOTS, CAPACITY, embeddings=embeddings, in_steps=True, backend=backend)
 
 
 def only_ids(rng: random.Random, count: int) -> Rows:
@@ -182,14 +182,14 @@ def memory_of(decoder: PackedDecoder) -> list[object]:
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("way", [GATHERED, VARLEN, FLEX], ids=lambda way: way.name)
+@pytest.mark.parametrize("backend", [GATHERED, VARLEN, FLEX], ids=lambda backend: backend.name)
 @pytest.mark.sample("gathered-both", "varlen-ids", "flex-both", "gathered-media, *", "flex-media, *")
 def test_forwards_read_rows_and_contexts_from_their_own_memory(
-    way: AttentionBackend, kinds: str, replays: Replays
+    backend: AttentionBackend, kinds: str, replays: Replays
 ) -> None:
-    decoder = language(way, has_embeddings="no embeddings" not in kinds)
-    feed(decoder, KINDS[kinds], [1, 5] if way.all_rows else [1])
-    assert bool(decoder._forwards) == way.all_rows
+    decoder = language(backend, has_embeddings="no embeddings" not in kinds)
+    feed(decoder, KINDS[kinds], [1, 5] if backend.all_rows else [1])
+    assert bool(decoder._forwards) == backend.all_rows
     replays.check(*memory_of(decoder))
 
 
@@ -212,20 +212,20 @@ def test_forwards_with_a_condition_read_it_from_memory_of_the_decoder(replays: R
     condition = torch.randn(1, backbone.config.hidden_size)
     embeddings = backbone.embed_tokens
     decoder = PackedDecoder(
-        backbone, SLOTS, CAPACITY, {"t_cond": condition}, embeddings, in_steps=True, way=FLEX
+        backbone, SLOTS, CAPACITY, {"t_cond": condition}, embeddings, in_steps=True, backend=FLEX
     )
     feed(decoder, KINDS["ids"], [1, 5])
     replays.check(*memory_of(decoder), condition)
 
 
-@pytest.mark.parametrize("way", [GATHERED, FLEX], ids=lambda way: way.name)
+@pytest.mark.parametrize("backend", [GATHERED, FLEX], ids=lambda backend: backend.name)
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.sample("1-flex")
 def test_25_codes_are_drawn_from_memory_of_their_region(
-    way: AttentionBackend, jobs: int, replays: Replays
+    backend: AttentionBackend, jobs: int, replays: Replays
 ) -> None:
     head = speech.speaker(repetition_penalty=1.3, repetition_window=6, top_k=9).head
-    speaker = Speaker(head, SLOTS, speech.CAPACITY, 25, in_steps=True, way=way)
+    speaker = Speaker(head, SLOTS, speech.CAPACITY, 25, in_steps=True, backend=backend)
     for unit in range(3):
         states = [speech.state(slot, seed=10 * unit + slot) for slot in range(unit % 2, unit % 2 + jobs)]
         made = [speech.job(it, 3, seed=unit + it.slot) for it in states]

@@ -47,8 +47,8 @@ def language(*, in_steps: bool, slots: int = SLOTS, capacity: int = CAPACITY) ->
     """Return a decoder with the same weights each time, as on a GPU with `in_steps`."""
     torch.manual_seed(0)
     backbone, embeddings = qwen3(), nn.Embedding(IDS, HIDDEN)
-    way = FLEX if in_steps else None
-    return PackedDecoder(backbone, slots, capacity, embeddings=embeddings, in_steps=in_steps, way=way)
+    backend = FLEX if in_steps else None
+    return PackedDecoder(backbone, slots, capacity, embeddings=embeddings, in_steps=in_steps, backend=backend)
 
 
 def ids(count: int, seed: int = 0) -> list[int]:
@@ -84,8 +84,8 @@ def contexts_of(decoder: PackedDecoder) -> list[Context]:
         context.end_prompt()
         context.memory = Memory([1, 2], [3], context.prompt)
         context.memory.take(ids(40, 9 + slot), window.remembered_tokens)
-        context.rebuilt = context.memory.tail
-        context.prompt += len(context.rebuilt)
+        context.to_rebuild = context.memory.tail
+        context.prompt += len(context.to_rebuild)
         made.append(context)
     return made
 
@@ -111,7 +111,7 @@ def test_rebuild_of_three_windows_feeds_no_more_rows_than_the_largest_shape(
 
     for context in single:
         alone.forward([context.rebuild()])
-    assert sum(len(context.rebuilt) for context in together) > MOST
+    assert sum(len(context.to_rebuild) for context in together) > MOST
     if in_steps:
         assert counts
         assert set(counts) <= {size for size, _ in decoder._forwards}
@@ -179,8 +179,8 @@ def test_segments_that_are_cut_are_bit_exact_with_kernels_of_the_cpu(monkeypatch
 
 
 def speaker(*, in_steps: bool) -> Speaker:
-    head, way = tiny.model()[0].tts, FLEX if in_steps else None
-    return Speaker(head, JOBS, 128, 1, in_steps=in_steps, way=way)
+    head, backend = tiny.model()[0].tts, FLEX if in_steps else None
+    return Speaker(head, JOBS, 128, 1, in_steps=in_steps, backend=backend)
 
 
 def job(slot: int, words: int, recorded: tuple[int, ...] | None = None) -> SpeechJob:

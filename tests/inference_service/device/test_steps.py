@@ -13,10 +13,10 @@ from inference_service.device.graph import SIZES, size_for
 from inference_service.device.paged import (
     AttentionBackend,
     Contexts,
+    choose_backend,
     gathered,
     has_block_tables,
     varlen,
-    way_on,
 )
 from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
@@ -33,21 +33,23 @@ RUNNING = [
     *(
         ("varlen", device)
         for device in DEVICES
-        if way_on(torch.device(device), torch.bfloat16, 4, 2, 8).name == "varlen"
+        if choose_backend(torch.device(device), torch.bfloat16, 4, 2, 8).name == "varlen"
     ),
 ]
 Made = Callable[[], PreTrainedModel]
 
 
 def pair(
-    model: Made, way: AttentionBackend | None = None, *, has_embeddings: bool = True
+    model: Made, backend: AttentionBackend | None = None, *, has_embeddings: bool = True
 ) -> tuple[PackedDecoder, PackedDecoder]:
     """The same weights by session, and in steps that attend that way."""
     torch.manual_seed(0)
     backbone = model()
     embeddings = nn.Embedding(IDS, HIDDEN) if has_embeddings else None
     usual = PackedDecoder(backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=False)
-    return usual, PackedDecoder(backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=True, way=way)
+    return usual, PackedDecoder(
+        backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=True, backend=backend
+    )
 
 
 def contexts_of(
@@ -222,7 +224,7 @@ def test_every_way_with_random_pages_lengths_and_heads_sees_its_own_context(
 def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> None:
     """A shape that is not captured at start would be captured in service, which stops every session."""
     usual, decoder = pair(qwen3)
-    decoder.way = AttentionBackend("varlen", "", gathered)  # the way of a GPU, computed as on the CPU
+    decoder.backend = AttentionBackend("varlen", "", gathered)  # a GPU's backend, computed as on the CPU
     decoder.capture()
     captured = set(decoder._steps)
     assert talk((usual, decoder), random.Random(1), 90) > 1
@@ -262,13 +264,13 @@ def test_flash_attention_3_is_activated_where_pages_of_16_rows_need_it(
     monkeypatch.setattr("torch.nn.attention.restore_flash_attention_impl", lambda: asked.append("restored"))
     monkeypatch.setattr(paged, "has_block_tables", lambda: True)
     monkeypatch.setattr(paged, "_why_not", lambda *given: "" if helps and asked else "needs pages of 256")
-    assert way_on(torch.device("cuda:0"), torch.bfloat16, 4, 2, 8).name == name
+    assert choose_backend(torch.device("cuda:0"), torch.bfloat16, 4, 2, 8).name == name
     assert asked == calls
 
 
 def test_attention_way_is_reported_with_its_reason() -> None:
-    way = way_on(torch.device("cpu"), torch.float32, 4, 2, 8)
-    assert (way.name, way.why) == ("gathered", "it is a CPU")
+    backend = choose_backend(torch.device("cpu"), torch.float32, 4, 2, 8)
+    assert (backend.name, backend.why) == ("gathered", "it is a CPU")
     assert isinstance(has_block_tables(), bool)
 
 

@@ -155,7 +155,7 @@ def test_longrope_model_requires_context_limit_below_switch(
 ) -> None:
     folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=LONGROPE)
     assert moved(folder, beside=200) > 0.1
-    with pytest.raises(CheckpointError, match=r"'longrope' goes by the longest.* Pass --context-limit 64\."):
+    with pytest.raises(CheckpointError, match=r"'longrope' depends on .* Pass --context-limit 64\."):
         table.load(folder, CPU)
     assert table.load(folder, CPU, 64)(1).info.context_limit == 64
     assert moved(folder, beside=34) < 1e-4

@@ -356,7 +356,7 @@ def test_steps_of_both_stacks_are_captured_at_the_start(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where a session would wait for each that is not."""
-    on_gpu = partial(PackedDecoder, in_steps=True, way=AttentionBackend("gathered", "", gathered))
+    on_gpu = partial(PackedDecoder, in_steps=True, backend=AttentionBackend("gathered", "", gathered))
     monkeypatch.setattr(voxtral_runtime, "PackedDecoder", on_gpu)
     runtime = VoxtralRuntime(voxtral.load(folder, CPU), 2)
     runtime.capture()

@@ -279,9 +279,11 @@ def test_codes_of_all_rows_are_what_each_draws_by_itself(
 def regional(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Speaker:
     """As on a GPU: the codes of a step behind the first one are one region."""
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    way = AttentionBackend("flex", "", flex.over_contexts, all_rows=True) if request.param == "flex" else None
+    backend = (
+        AttentionBackend("flex", "", flex.over_contexts, all_rows=True) if request.param == "flex" else None
+    )
     by = speaker(**RULES)
-    return Speaker(by.head, 4, CAPACITY, 25, in_steps=True, way=way)
+    return Speaker(by.head, 4, CAPACITY, 25, in_steps=True, backend=backend)
 
 
 @torch.inference_mode()
@@ -317,7 +319,7 @@ def test_regions_are_made_at_the_start_for_each_number_of_jobs(regional: Speaker
 
 @torch.inference_mode()
 def test_poisoned_job_of_a_region_ends_alone(regional: Speaker) -> None:
-    if regional.decoder.way is not None and regional.decoder.way.name == "flex":
+    if regional.decoder.backend is not None and regional.decoder.backend.name == "flex":
         pytest.skip("eagerly, FlexAttention multiplies what it masks by zero; kernels read own pages alone")
     sound, bad = job(state(0, 0), 3), job(state(1, 1), 3)
     bad.hidden = torch.full_like(bad.hidden, torch.nan)

@@ -34,7 +34,7 @@ def adjusted(scores: Tensor, draw: Draw) -> Tensor:
     """The scores [vocabulary] after all rules but temperature, top-k and top-p."""
     rows = scores[None].clone()
     table = DrawTable([draw])
-    table.lie(torch.from_numpy(table.cells))
+    table.attach(torch.from_numpy(table.cells))
     adjust(rows, [draw], table)
     return rows[0]
 

@@ -17,7 +17,7 @@ MOST_SLOTS = 64
 """Limit of slots of a worker without the option `slots`."""
 MOST_VOCODER_STEPS = 16
 RELOADED = frozenset({"drain_timeout_s"})
-"""Options that a running worker takes from its file of settings."""
+"""Options that a running worker applies when it reads its settings file again."""
 
 EARS = ("full", "fast")
 
@@ -46,7 +46,7 @@ _NOT_OF_VLLM = (
     *("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice", "ear"),
     *("shared_prompts", "window_high", "window_low"),
 )
-"""Options of the engine `antiphon` alone, unset unless they are given."""
+"""Options of the engine `antiphon` alone; each is None or False unless it is given."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class WorkerOptions:
     """Key with which dispatchers sign leases; without it the worker trusts every caller that can connect."""
 
     dispatcher: str | None = field(default=None, repr=False)
-    """The Redis that adapters share, where this worker registers its slots: `antiphon_service.redis`."""
+    """URL of the Redis that adapters share, in which this worker registers its slots."""
 
     dispatcher_ca: Path | None = None
     """PEM file of the authorities that sign Redis's certificate; None is the system's. Read again on SIGHUP,

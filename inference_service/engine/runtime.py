@@ -28,8 +28,8 @@ from inference_service.session.base.session import Session, SessionKind
 logger = logging.getLogger(__name__)
 
 CPU_ROWS = 128
-"""Limit of rows in one forward on the CPU, where more rows only take longer: linear layers take this many in
-one piece.
+"""Limit of rows without a deadline in one forward on the CPU. Linear layers take this many in one piece, and
+more rows only make the forward longer.
 """
 
 

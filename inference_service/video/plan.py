@@ -37,8 +37,8 @@ class PlannedFrame:
 def moments(frames: int, rate: float, stack_frames: int) -> tuple[PlannedFrame, ...]:
     """Return the frames that a model sees, out of `frames` at `rate` a second; at most `MAX_MOMENTS`.
 
-    The reference gives a video of more than 64 s a stack for each of its seconds, which are more than its
-    frames: here each frame has the stack of its own second.
+    For a video of more than 64 s the reference makes a stack for each second, so it has more stacks than
+    frames. Here each frame has the stack of its own second.
     """
     duration = frames / rate
     times: list[float] = [float(second) for second in range(math.ceil(duration))]

@@ -190,7 +190,7 @@ class Context:
         self.decoder.cache.cut(self.slot, self.length)
 
     def take_back(self, index: int, entries: int, terminators: list[int]) -> None:
-        """Keep the units before `index`, and `entries` of that one, and close it."""
+        """Keep the units before `index` and the first `entries` entries of the unit `index`, and close it."""
         self._unit_start = self.prompt + sum(self.units[:index])
         self.length, self.pending = self._unit_start + entries, []
         self.decoder.cache.cut(self.slot, self.length)

@@ -73,7 +73,7 @@ class Draw:
         )
 
     def is_like(self, other: "Draw") -> bool:
-        """Return whether both draw alike from equal scores."""
+        """Return whether both choose the same id from equal scores."""
         return self is other or (
             self.forbidden is other.forbidden
             and self.allowed is other.allowed

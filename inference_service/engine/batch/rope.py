@@ -57,7 +57,7 @@ def require_independent(
 
 
 def _differs(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], begin: int, far: int) -> bool:
-    """Return whether embeddings of positions from `begin` on change beside a `far` position."""
+    """Return whether embeddings of positions from `begin` on change in a batch with a `far` position."""
 
     def at(*positions: int) -> Tensor:
         like, *others = given

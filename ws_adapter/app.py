@@ -206,7 +206,7 @@ class Adapter:
             if parts.shared_keys is not None:
                 await parts.shared_keys.start()
             addresses = await self._listen(parts)
-            parts.expiry.look()
+            parts.expiry.check()
             logger.info("speech is detected by %s", parts.services.detector.name)
             for address in addresses:
                 on_ready(address)
@@ -450,7 +450,7 @@ def _shared_keys(
 
     def take(text: str) -> None:
         access.use_keys(text)
-        expiry.look()
+        expiry.check()
 
     return SharedKeys(_redis(options.dispatcher, options, tls), take)
 
@@ -577,7 +577,7 @@ def _reload(readable: Mapping[str, Callable[[], None]], expiry: KeyExpiry) -> No
             logger.error("the %s could not be read again, nothing changes: %s", what, error)
         else:
             logger.info("the %s was read again", what)
-    expiry.look()
+    expiry.check()
 
 
 def _cannot_listen(error: CannotListen) -> str:

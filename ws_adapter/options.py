@@ -19,7 +19,7 @@ from ws_adapter.worker.transport.target import Target
 
 _MIB = 2**20
 
-WORKERS_PATIENCE_S = 30.0
+WORKER_CONFIG_TIMEOUT_S = 30.0
 """The seconds that a worker waits for the settings of a session."""
 
 LONGEST_WINDOW_S = 60.0
@@ -271,7 +271,7 @@ class AdapterOptions:
     """The default length of a pause in seconds, 1 to 300."""
 
     init_timeout_s: float = Limits.init_timeout_s
-    """The seconds from the slot to valid settings, below `WORKERS_PATIENCE_S`."""
+    """The seconds from the slot to valid settings, below `WORKER_CONFIG_TIMEOUT_S`."""
 
     duplex_idle_s: float = Limits.duplex_idle_s
     chat_idle_s: float = Limits.chat_idle_s
@@ -370,9 +370,9 @@ class AdapterOptions:
                 f"pause_timeout_s must be {SHORTEST_PAUSE_S:g} to {LONGEST_PAUSE_S:g}, not "
                 f"{self.pause_timeout_s:g}: no client may pause for a shorter or a longer time."
             )
-        if self.init_timeout_s >= WORKERS_PATIENCE_S:
+        if self.init_timeout_s >= WORKER_CONFIG_TIMEOUT_S:
             raise ConfigurationError(
-                f"init_timeout_s must be below {WORKERS_PATIENCE_S:g}, not {self.init_timeout_s:g}: "
+                f"init_timeout_s must be below {WORKER_CONFIG_TIMEOUT_S:g}, not {self.init_timeout_s:g}: "
                 "workers take a slot back whose session is not configured by then."
             )
 

@@ -21,7 +21,7 @@ from ws_adapter.peers import shared
 from ws_adapter.peers.base import AdmissionRequest, Admitted, Peer, Refused
 from ws_adapter.shared_journal import link
 from ws_adapter.shared_journal.journals import SharedJournals
-from ws_adapter.shared_journal.record import Stored
+from ws_adapter.shared_journal.record import StoredJournal
 from ws_adapter.usage import shared as usage
 
 POOL = prefix(pool_name("antiphon-mini", ["audio", "chat"]))
@@ -216,7 +216,7 @@ async def test_adapters_keep_and_take_journals_with_their_user(redis_users: Redi
             stream.commit()
         assert stream.hand_over()
         await until_told(lambda: _has_room(links))
-        assert isinstance(await claim(two, talk), Stored)
+        assert isinstance(await claim(two, talk), StoredJournal)
         two.give_up("s")
     finally:
         await one.close()

@@ -87,7 +87,7 @@ class Listener:
         if self.waiting and not self.is_queued:
             self._wake(self)
 
-    def turn(self) -> Samples:
+    def next_windows(self) -> Samples:
         """Return the oldest waiting windows, float32 [windows, `WINDOW`]."""
         count = min(self.waiting, MOST_OF_ONE)
         self._passed_before, self._passed = self._passed, 0
@@ -126,7 +126,7 @@ class Listener:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-_Turn: TypeAlias = tuple[Listener, Samples]
+_BatchEntry: TypeAlias = tuple[Listener, Samples]
 
 
 class Detector:
@@ -167,45 +167,45 @@ class Detector:
 
     def _begin(self) -> None:
         """Hand the next batch to the thread."""
-        turns = self._turns()
-        if turns:
-            scoring = asyncio.get_running_loop().run_in_executor(self._thread, self._score, turns)
-            scoring.add_done_callback(partial(self._end, turns))
+        batch = self._next_batch()
+        if batch:
+            scoring = asyncio.get_running_loop().run_in_executor(self._thread, self._score, batch)
+            scoring.add_done_callback(partial(self._end, batch))
         else:
             self._is_awake = False
 
-    def _turns(self) -> list[_Turn]:
-        turns: list[_Turn] = []
+    def _next_batch(self) -> list[_BatchEntry]:
+        batch: list[_BatchEntry] = []
         room = MOST_AT_ONCE
         for _ in range(len(self._queue)):
             if room <= 0:
                 break
             listener = self._queue.popleft()
             if listener.waiting:
-                turns.append((listener, listener.turn()))
-                room -= turns[-1][1].shape[0]
+                batch.append((listener, listener.next_windows()))
+                room -= batch[-1][1].shape[0]
             listener.is_queued = listener.waiting > 0
             if listener.is_queued:
                 self._queue.append(listener)
-        return turns
+        return batch
 
-    def _end(self, turns: list[_Turn], scoring: "asyncio.Future[list[Found]]") -> None:
+    def _end(self, batch: list[_BatchEntry], scoring: "asyncio.Future[list[Found]]") -> None:
         if scoring.cancelled():
             return
-        for (listener, _), found in zip(turns, scoring.result(), strict=True):
+        for (listener, _), found in zip(batch, scoring.result(), strict=True):
             listener.found(found)
         if sum(listener.waiting for listener in self._queue) >= MOST_AT_ONCE:
             self._begin()
         else:
             asyncio.get_running_loop().call_later(GATHER_S, self._begin)
 
-    def _score(self, turns: list[_Turn]) -> list[Found]:
+    def _score(self, batch: list[_BatchEntry]) -> list[Found]:
         """Score on the thread, all sessions at once; after a failure each alone, so that a fault stays
         with its session."""
         try:
-            return list(self._scorer.score([one.memory for one, _ in turns], [sound for _, sound in turns]))
+            return list(self._scorer.score([one.memory for one, _ in batch], [sound for _, sound in batch]))
         except Exception:
-            return [self._score_alone(*turn) for turn in turns]
+            return [self._score_alone(*entry) for entry in batch]
 
     def _score_alone(self, listener: Listener, sound: Samples) -> Found:
         try:

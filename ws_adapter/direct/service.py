@@ -54,25 +54,25 @@ class DispatchServicer(DispatchServiceServicer):
         self._metrics = metrics
         self._rejected = rejected
         self._callers: dict[DirectSlot, Key | None] = {}
-        self._loans: set[asyncio.Task[None]] = set()
+        self._slot_tasks: set[asyncio.Task[None]] = set()
 
     def end_withdrawn(self) -> None:
         """End the waits of keys that were withdrawn or have expired; a lease that was given is left to its
         caller."""
-        for taken, key in list(self._callers.items()):
+        for slot, key in list(self._callers.items()):
             if (verdict := self._access.end_of(key)) is not None:
-                taken.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
+                slot.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
 
     def drain(self) -> None:
         """End all waits."""
-        for taken in list(self._callers):
-            taken.refuse(_draining())
+        for slot in list(self._callers):
+            slot.refuse(_draining())
 
     async def close(self) -> None:
         """Let go of what is held; the sessions go on at their workers."""
-        for task in self._loans:
+        for task in self._slot_tasks:
             task.cancel()
-        await asyncio.gather(*self._loans, return_exceptions=True)
+        await asyncio.gather(*self._slot_tasks, return_exceptions=True)
 
     # The generated base class describes a generator; this writes by its context.
     async def Acquire(  # type: ignore[override]
@@ -81,8 +81,8 @@ class DispatchServicer(DispatchServiceServicer):
         """Wait for a slot; see the proto."""
         try:
             entry = await self._enter(context)
-            taken = self._borrow(request, entry)
-            await self._serve(taken, entry.key, context)
+            slot = self._open_slot(request, entry)
+            await self._serve(slot, entry.key, context)
         except Refused as refused:
             refused.end_call(context)
         except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
@@ -105,7 +105,7 @@ class DispatchServicer(DispatchServiceServicer):
             self._rejected(denied.reason)
             raise Refused.by_access(denied) from None
 
-    def _borrow(self, request: pb.AcquireRequest, entry: Pass) -> DirectSlot:
+    def _open_slot(self, request: pb.AcquireRequest, entry: Pass) -> DirectSlot:
         """Return a slot for a caller who is counted until nothing is held any more: the call ends long
         before the session. Raises `Refused` for an invalid request."""
         services = self._services
@@ -115,13 +115,13 @@ class DispatchServicer(DispatchServiceServicer):
             entry.leave()
             raise
         meter = self._meter(demand, entry.key)
-        taken = DirectSlot(
+        slot = DirectSlot(
             demand, services.dispatcher, services.registry, self._metrics, services.clock, meter
         )
-        self._loans.add(taken.task)
-        taken.task.add_done_callback(self._loans.discard)
-        taken.task.add_done_callback(lambda _: entry.leave())
-        return taken
+        self._slot_tasks.add(slot.task)
+        slot.task.add_done_callback(self._slot_tasks.discard)
+        slot.task.add_done_callback(lambda _: entry.leave())
+        return slot
 
     def _meter(self, demand: DirectRequest, key: Key | None) -> Meter:
         """Return the meter of a session, which takes its whole quota at once: the adapter cannot end the
@@ -131,14 +131,14 @@ class DispatchServicer(DispatchServiceServicer):
         about = About(demand.label, demand.kind.value, "grpc", "grpc")
         return self._services.accounts.meter(tenant, about, round(longest_s * 1000))
 
-    async def _serve(self, taken: DirectSlot, key: Key | None, context: Context) -> None:
-        self._callers[taken] = key
+    async def _serve(self, slot: DirectSlot, key: Key | None, context: Context) -> None:
+        self._callers[slot] = key
         try:
-            async for update in taken.news():
+            async for update in slot.updates():
                 await context.write(_response(update, is_served=bool(self._services.registry.ready())))
         finally:
-            del self._callers[taken]
-            taken.give_up()
+            del self._callers[slot]
+            slot.give_up()
 
 
 def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) -> DirectRequest:

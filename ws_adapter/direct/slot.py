@@ -120,7 +120,7 @@ class DirectSlot:
         self.task = asyncio.create_task(self._hold())
         """The task that ends when nothing is held any more."""
 
-    async def news(self) -> AsyncIterator[QueuePlace | Lease | Revoked]:
+    async def updates(self) -> AsyncIterator[QueuePlace | Lease | Revoked]:
         """Yield the newest place, then the lease; end once the caller has attached, or with `Revoked`.
 
         Raises `Refused`.

@@ -119,7 +119,7 @@ class SessionTelemetry:
         """Return the telemetry of the session's next slot."""
         return SlotTelemetry(self)
 
-    def told(self, fault: Fault) -> None:
+    def error_sent(self, fault: Fault) -> None:
         """Record an error that was sent to the client."""
         self.metrics.failed(fault.code, is_servers=fault.is_servers)
         self._failure = fault.code if fault.is_servers else ""

@@ -91,12 +91,12 @@ class Snapshot:
         while True:
             try:
                 await self.refresh()
-                self._remember()
+                self._record_history()
             except Exception:
                 logger.exception("the state of the pool could not be read")
             await asyncio.sleep(REFRESH_S)
 
-    def _remember(self) -> None:
+    def _record_history(self) -> None:
         misses = sum(self.metrics.misses.values())
         sessions = sum(self.metrics.active.values())
         waiting = self.status.queue_length

@@ -31,7 +31,7 @@ def error(status: HTTPStatus, code: str, message: str, param: str | None = None,
     return responses.answer(status, body, **headers)
 
 
-def renamed(response: Response) -> Response:
+def in_openai_form(response: Response) -> Response:
     """Return an error of another route in OpenAI's form; its own headers stay."""
     told: Any = msgspec.json.decode(response.body)["error"]
     given = error(HTTPStatus(response.status_code), _CODES.get(told["code"], told["code"]), told["message"])

@@ -40,7 +40,7 @@ FILES_OF_A_SESSION: Final = 4096
 _INLINE: Final = 256
 """The most characters of a value outside base64 that stays in the event."""
 
-_SIGHTS: Final = (
+_SIGNATURES: Final = (
     *((b"\xff\xd8\xff", 0, "jpg"), (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"WEBP", 8, "webp")),
     *((b"ftyp", 4, "mp4"), (b"\x1aE\xdf\xa3", 0, "webm")),
 )
@@ -276,7 +276,7 @@ class _FrameMedia:
             case Media.CLIP:
                 return self._add_file(data, "bin")
             case Media.IMAGE:
-                return self._add_file(data, _sight_extension(data))
+                return self._add_file(data, _visual_extension(data))
 
     def _add_file(self, data: bytes, extension: str) -> dict[str, Any]:
         if self._files == FILES_OF_A_FRAME:
@@ -325,8 +325,8 @@ def _samples(data: bytes, coding: Coding) -> bytes | None:
     return data
 
 
-def _sight_extension(data: bytes) -> str:
-    return next((ext for magic, at, ext in _SIGHTS if data[at : at + len(magic)] == magic), "bin")
+def _visual_extension(data: bytes) -> str:
+    return next((ext for magic, at, ext in _SIGNATURES if data[at : at + len(magic)] == magic), "bin")
 
 
 def _write_all(file: int, data: bytes, place: int) -> None:

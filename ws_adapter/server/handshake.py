@@ -94,8 +94,8 @@ class Handshake:
         else:
             connection.when_lost(entry.leave)
         connection.rights = entry.rights
-        if entry.unknown is not None:
-            found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.unknown)
+        if entry.key_rejection is not None:
+            found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.key_rejection)
         elif found.dialect.is_ga and _is_beta(request):
             found = Misdirected(found.dialect, errors.BETA)
         elif isinstance(found, Selection) and entry.session:

@@ -29,10 +29,10 @@ from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.pages import openai_errors, responses
+from ws_adapter.process.call_queue import CallQueue
 from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.process.handshake_queue import HandshakeQueue
-from ws_adapter.process.turns import Turns
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire import errors
@@ -156,7 +156,7 @@ class PublicServer:
         self._servers: list[Server] = []
         self._requests: dict[asyncio.Task[None], HttpSocket] = {}
         """Requests that sessions answer."""
-        self._losses = Turns()
+        self._losses = CallQueue()
         self._coming: set[PublicConnection] = set()
         """Connections whose handshake is not over."""
 
@@ -413,7 +413,7 @@ class PublicServer:
             await self._handshake.enter(connection, request, caller, COMPLETING)
         except Denied as denied:
             self._handshake.rejected(denied.reason)
-            return openai_errors.renamed(denied.response)
+            return openai_errors.in_openai_form(denied.response)
         response, reason = None, Rejection.SIZE
         most = self._options.message_bytes_of(Kind.CHAT)
         if self._services.load.is_draining:

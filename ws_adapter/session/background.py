@@ -221,7 +221,7 @@ class Background:
         self._perform(self._machine.refused(self._clock.now()))
 
     def said(self, *signals: Signal) -> None:
-        self._source.identity.meter.heard(*signals, in_background=True)
+        self._source.identity.meter.count_signals(*signals, in_background=True)
         slot = self._slot
         for signal in signals:
             if self._slot is slot:  # else the rest is about a slot that was left

@@ -14,8 +14,8 @@ from ws_adapter.session.outbox import Outbox
 from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.slot import Slot
 from ws_adapter.shared_journal.journals import SharedJournals
-from ws_adapter.shared_journal.record import FORMAT, Settings, Stored, encode
-from ws_adapter.shared_journal.stream import Picture
+from ws_adapter.shared_journal.record import FORMAT, Settings, StoredJournal, encode
+from ws_adapter.shared_journal.stream import SessionSnapshot
 from ws_adapter.worker.journal import Journal, KeptUnit, Parts
 
 COMMIT_S: Final = 0.5
@@ -56,7 +56,7 @@ class TakenSession(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, session_id: str, stored: Stored, last_event: int, nonces: tuple[bytes, bytes]
+        cls, session_id: str, stored: StoredJournal, last_event: int, nonces: tuple[bytes, bytes]
     ) -> "TakenSession":
         """Read a session from Redis. Raises `ValueError` if it cannot continue."""
         settings = stored.settings
@@ -144,7 +144,7 @@ class SessionJournalWriter:
         """Whether no operation of the session is incomplete."""
         return self._parts.is_settled
 
-    def picture(self) -> Picture | None:
+    def snapshot(self) -> SessionSnapshot | None:
         """Return the current state for another adapter; None if it cannot continue from it."""
         machine, slot, now = self._parts.machine, self._parts.slot, self._clock.now()
         journal = slot.journal if slot is not None else None
@@ -164,7 +164,7 @@ class SessionJournalWriter:
         def event(number: int) -> Parts:
             return tuple(waiting[number - buffer.sent - 1]) if number > buffer.sent else buffer.event(number)
 
-        return Picture(
+        return SessionSnapshot(
             self._settings,
             encode(SavedSession(received, saved, failover)),
             self._blobs.kept,

@@ -432,7 +432,7 @@ class Session:
         if event.tells_trouble:
             event.identify(self._identity.trace_id)
             if (fault := event.fault) is not None:
-                self._telemetry.told(fault)
+                self._telemetry.error_sent(fault)
         elif send.answer is not None:
             self._telemetry.units.answered(send.answer)
         elif event.pauses is not None:
@@ -724,7 +724,7 @@ class Session:
         now, units = self._clock.now(), self._telemetry.units
         actions: list[Action] = []
         has_changed, done = False, None
-        self._identity.meter.heard(*signals)
+        self._identity.meter.count_signals(*signals)
         for signal in signals:
             if isinstance(signal, Ready) and self._slot is not None:
                 self._slot.began()

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 from ws_adapter.process.tasks import end
-from ws_adapter.shared_journal.record import Stored, read
+from ws_adapter.shared_journal.record import StoredJournal, read
 from ws_adapter.shared_journal.stream import ANOTHERS, WRITTEN, JournalStream, Source
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class SharedJournals:
 
     async def claim(
         self, session_id: str, nonces: tuple[bytes, bytes], path: str, last_event: int, dead: str
-    ) -> Stored | Unclaimed:
+    ) -> StoredJournal | Unclaimed:
         """Claim a session of a dead adapter; only one of several claimants gets it.
 
         `nonces` are that of the token and that of the next one. `dead` is the id of an adapter whose process
@@ -138,19 +138,19 @@ class SharedJournals:
         """Send a small message about sessions."""
         self._link.send(function, (*words, self._adapter_id), answered, matters=True)
 
-    def wait(self, stream: JournalStream) -> None:
+    def queue_rewrite(self, stream: JournalStream) -> None:
         """Rewrite a stream as soon as there is room, and a second later if Redis refuses it."""
         self._behind[stream] = None
 
-    def waits(self, stream: JournalStream) -> bool:
+    def awaits_rewrite(self, stream: JournalStream) -> bool:
         """Return whether a stream waits to be rewritten."""
         return stream in self._behind
 
-    def is_behind_no_more(self, stream: JournalStream) -> None:
+    def caught_up(self, stream: JournalStream) -> None:
         """Note that a stream is complete."""
         self._behind.pop(stream, None)
 
-    def leave(self, stream: JournalStream) -> None:
+    def remove(self, stream: JournalStream) -> None:
         """Forget the stream of a finished session."""
         self._behind.pop(stream, None)
         if self._streams.get(stream.session_id) is stream:

@@ -63,7 +63,7 @@ _read_settings: Final = msgspec.msgpack.Decoder(Settings).decode
 _read_entry: Final = msgspec.msgpack.Decoder(Entry).decode
 
 
-class Stored(Struct, frozen=True):
+class StoredJournal(Struct, frozen=True):
     """The journal of a session, as Redis had it."""
 
     settings: Settings
@@ -75,7 +75,7 @@ class Stored(Struct, frozen=True):
     blobs: dict[int, bytes]
 
 
-def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> Stored:
+def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> StoredJournal:
     """Read what Redis has of a session. Raises `ValueError` if it is not whole or of another version."""
     found = _read_settings(settings)
     if found.format != FORMAT:
@@ -98,4 +98,4 @@ def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> St
                 blobs[blob.number] = blob.data
             case State() as last:
                 state = last.state
-    return Stored(found, was_handed_over, state, units, events, blobs)
+    return StoredJournal(found, was_handed_over, state, units, events, blobs)

@@ -16,7 +16,7 @@ ANOTHERS: Final = 2
 """Answers of the functions."""
 
 
-class Picture(NamedTuple):
+class SessionSnapshot(NamedTuple):
     """The state of a session at a moment without incomplete operations."""
 
     settings: bytes
@@ -42,7 +42,7 @@ class Picture(NamedTuple):
 class Source(Protocol):
     """The session whose journal it is."""
 
-    def picture(self) -> Picture | None:
+    def snapshot(self) -> SessionSnapshot | None:
         """Return the current state for another adapter; None if it cannot continue from it."""
 
     @property
@@ -95,24 +95,24 @@ class JournalStream:
 
     def commit(self) -> None:
         """Write the changes since the last time."""
-        if not self._journals.waits(self):
+        if not self._journals.awaits_rewrite(self):
             self.catch_up()
 
     def catch_up(self) -> None:
         """Write the records that Redis lacks."""
         if self._is_closed or not self._source.is_settled:
             return
-        picture = self._source.picture()
-        if picture is None:
+        snapshot = self._source.snapshot()
+        if snapshot is None:
             if self._has_begun:
                 self.close()
         elif self.is_behind:
-            self._begin(picture)
-        elif picture.settings is not self._settings:
+            self._begin(snapshot)
+        elif snapshot.settings is not self._settings:
             self._reset()
-            self._begin(picture)
+            self._begin(snapshot)
         else:
-            self._go_on(picture)
+            self._go_on(snapshot)
 
     def missing(self) -> None:
         """Handle that Redis has lost the stream: write everything anew."""
@@ -147,7 +147,7 @@ class JournalStream:
 
     def _end(self) -> None:
         self._is_closed = True
-        self._journals.leave(self)
+        self._journals.remove(self)
         self._reset()
 
     def _reset(self) -> None:
@@ -160,31 +160,31 @@ class JournalStream:
         """Note that Redis lacks a record."""
         self._journals.gaps += 1
         self._reset()
-        self._journals.wait(self)
+        self._journals.queue_rewrite(self)
 
     # ------------------------------------------------------------------------------------- writing
 
-    def _begin(self, picture: Picture) -> None:
-        entries = list(self._changed(picture, []))
-        words = (*self._head(picture), self._path, picture.settings, *entries)
+    def _begin(self, snapshot: SessionSnapshot) -> None:
+        entries = list(self._changed(snapshot, []))
+        words = (*self._head(snapshot), self._path, snapshot.settings, *entries)
         if self._send("begin", words):
-            self._has_begun, self.is_behind, self._settings = True, False, picture.settings
-            self._journals.is_behind_no_more(self)
+            self._has_begun, self.is_behind, self._settings = True, False, snapshot.settings
+            self._journals.caught_up(self)
         else:
             self._reset()
-            self._journals.wait(self)
+            self._journals.queue_rewrite(self)
 
-    def _go_on(self, picture: Picture) -> None:
+    def _go_on(self, snapshot: SessionSnapshot) -> None:
         before = self._last
         gone: list[int] = []
-        entries = list(self._changed(picture, gone))
-        words = (*self._head(picture), before, len(gone), *gone, *entries)
+        entries = list(self._changed(snapshot, gone))
+        words = (*self._head(snapshot), before, len(gone), *gone, *entries)
         if not self._send("append", words):
             self._lose()
 
-    def _head(self, picture: Picture) -> tuple[object, ...]:
-        nonce, used = picture.nonces
-        return self._last, nonce.hex(), used.hex(), picture.first, picture.newest
+    def _head(self, snapshot: SessionSnapshot) -> tuple[object, ...]:
+        nonce, used = snapshot.nonces
+        return self._last, nonce.hex(), used.hex(), snapshot.first, snapshot.newest
 
     def _send(self, function: str, words: tuple[object, ...]) -> bool:
         writing = self._writing
@@ -199,17 +199,17 @@ class JournalStream:
 
         return self._journals.write(function, self.session_id, words, answered)
 
-    def _changed(self, picture: Picture, gone: list[int]) -> Iterator[object]:
+    def _changed(self, snapshot: SessionSnapshot, gone: list[int]) -> Iterator[object]:
         """Yield numbers and data of the entries that Redis lacks; add those that it is to delete."""
-        if picture.changes != self._changes:
-            self._changes = picture.changes
-            yield from self._changed_units(picture.units, gone)
-        yield from self._changed_events(picture, gone)
-        yield from self._changed_blobs(picture.blobs, gone)
+        if snapshot.changes != self._changes:
+            self._changes = snapshot.changes
+            yield from self._changed_units(snapshot.units, gone)
+        yield from self._changed_events(snapshot, gone)
+        yield from self._changed_blobs(snapshot.blobs, gone)
         if self._state:
             gone.append(self._state)
         self._state = self._next()
-        yield from (self._state, encode(State(picture.state)))
+        yield from (self._state, encode(State(snapshot.state)))
 
     def _changed_units(self, units: Iterable[KeptUnit], gone: list[int]) -> Iterator[object]:
         left, self._units = self._units, {}
@@ -229,12 +229,12 @@ class JournalStream:
             if known.answer:
                 gone.append(known.answer)
 
-    def _changed_events(self, picture: Picture, gone: list[int]) -> Iterator[object]:
-        for number in (*range(self._first, picture.first), *range(picture.newest + 1, self._newest + 1)):
+    def _changed_events(self, snapshot: SessionSnapshot, gone: list[int]) -> Iterator[object]:
+        for number in (*range(self._first, snapshot.first), *range(snapshot.newest + 1, self._newest + 1)):
             if (known := self._events.pop(number, None)) is not None:
                 gone.append(known[0])
-        for number in range(max(picture.first, self._sent + 1), picture.newest + 1):
-            parts, known = picture.event(number), self._events.get(number)
+        for number in range(max(snapshot.first, self._sent + 1), snapshot.newest + 1):
+            parts, known = snapshot.event(number), self._events.get(number)
             if known is not None and known[1] == parts:
                 continue
             if known is not None:
@@ -242,7 +242,7 @@ class JournalStream:
             entry = self._next()
             self._events[number] = entry, parts
             yield from (entry, encode(Event(number, b"".join(parts))))
-        self._sent, self._first, self._newest = picture.sent, picture.first, picture.newest
+        self._sent, self._first, self._newest = snapshot.sent, snapshot.first, snapshot.newest
 
     def _changed_blobs(self, blobs: Mapping[int, Data], gone: list[int]) -> Iterator[object]:
         for number in self._blobs.keys() - blobs.keys():

@@ -94,7 +94,7 @@ class Meter:
         finally:
             self.charge.release(self._accounts.clock.now())
 
-    def heard(self, *signals: Signal, in_background: bool = False) -> None:
+    def count_signals(self, *signals: Signal, in_background: bool = False) -> None:
         """Count a worker's signals of the session, or of its background work."""
         for signal in signals:
             match signal:
@@ -275,11 +275,11 @@ class Accounts:
             self._timer = self.clock.call_at(self.clock.now() + BEAT_S, self._beat)
         for meter in list(self._open):
             try:
-                self._look_after(meter)
+                self._renew(meter)
             except Exception:
                 logger.exception("the quota of a session could not be looked after")
 
-    def _look_after(self, meter: Meter) -> None:
+    def _renew(self, meter: Meter) -> None:
         take = meter.charge.ask(self.clock.now())
         if take is None:
             return

@@ -42,7 +42,7 @@ from ws_adapter.access.rate_limit import Allowance, Bucket
 from ws_adapter.access.rights import ALL_RIGHTS
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
-from ws_adapter.process.turns import Turns
+from ws_adapter.process.call_queue import CallQueue
 from ws_adapter.protocol.core.actions import Respond
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
@@ -127,7 +127,7 @@ class PublicConnection(ServerConnection):
         answer: Callable[["PublicConnection", HttpRequest], Awaitable[Response]],
         coming: "set[PublicConnection]",
         open_session: Callable[[HttpSocket], None],
-        losses: Turns,
+        losses: CallQueue,
         enter: Callable[["PublicConnection"], bool] = lambda connection: True,
         forward: Callable[["PublicConnection"], bool] = lambda connection: False,
         introduction: Callable[[], Introduction] | None = None,

@@ -147,7 +147,7 @@ async def test_open_connection_with_invalid_key_counts_for_its_address(
 
     entry = await access.enter(wrong, caller, Selection(Dialect.REALTIME_GA, Mode.CHAT))
 
-    assert entry.unknown is Rejection.AUTH
+    assert entry.key_rejection is Rejection.AUTH
     with pytest.raises(Denied) as refusal:
         await access.enter(wrong, caller, Selection(Dialect.REALTIME_GA, Mode.CHAT))
     assert refusal.value.reason is Rejection.RATE

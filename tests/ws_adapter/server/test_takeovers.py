@@ -17,7 +17,7 @@ from ws_adapter.server.takeover import MOST_AT_ONCE, Takeovers
 from ws_adapter.session.lasting import SavedSession, TakenSession
 from ws_adapter.shared_journal.journals import SharedJournals
 from ws_adapter.shared_journal.record import encode
-from ws_adapter.shared_journal.stream import Picture
+from ws_adapter.shared_journal.stream import SessionSnapshot
 from ws_adapter.web.routes import Dialect, Selection
 from ws_adapter.web.websocket import PublicConnection
 
@@ -35,10 +35,10 @@ class Session(Talk):
         self.nonces = (nonce, b"")
         self.events[1] = (b"an event",)
 
-    def picture(self) -> Picture | None:
-        picture = super().picture()
-        assert picture is not None
-        return picture._replace(state=encode(SavedSession(0, b"", None)))
+    def snapshot(self) -> SessionSnapshot | None:
+        snapshot = super().snapshot()
+        assert snapshot is not None
+        return snapshot._replace(state=encode(SavedSession(0, b"", None)))
 
     async def take(self, takeovers: Takeovers, last_event: int) -> TakenSession | Verdict:
         return await takeovers.take(CONNECTION, ResumeRequest(self.token, last_event), SELECTION)

@@ -13,8 +13,8 @@ from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.stage import until
 from ws_adapter.shared_journal.journals import MOST_CLAIMED, SharedJournals, Unclaimed
 from ws_adapter.shared_journal.link import MOST_UNANSWERED, PREFIX, JournalLink
-from ws_adapter.shared_journal.record import FORMAT, Event, Settings, Stored, UnitAnswer, encode
-from ws_adapter.shared_journal.stream import JournalStream, Picture
+from ws_adapter.shared_journal.record import FORMAT, Event, Settings, StoredJournal, UnitAnswer, encode
+from ws_adapter.shared_journal.stream import JournalStream, SessionSnapshot
 from ws_adapter.worker.journal import KeptUnit, Parts
 
 PATH = "realtime/audio"
@@ -40,9 +40,9 @@ class Talk:
         self.blobs: dict[int, bytes] = {}
         self._number = 0
 
-    def picture(self) -> Picture | None:
+    def snapshot(self) -> SessionSnapshot | None:
         newest = max(self.events, default=self.sent)
-        return Picture(
+        return SessionSnapshot(
             self.settings,
             b"state %d" % self.state,
             dict(self.blobs),
@@ -89,7 +89,9 @@ class Talk:
         return b"state %d" % self.state, units, self.events, self.blobs
 
 
-def found(stored: Stored) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts], dict[int, bytes]]:
+def found(
+    stored: StoredJournal,
+) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts], dict[int, bytes]]:
     units = {number: (b"".join(kept.parts), kept.record) for number, kept in stored.units.items()}
     return stored.state, units, stored.events, stored.blobs
 
@@ -126,7 +128,7 @@ async def written(
 
 async def claim(
     shared: SharedJournals, talk: Talk, token: bytes = b"nonce", **how: object
-) -> Stored | Unclaimed:
+) -> StoredJournal | Unclaimed:
     event = max(talk.events, default=talk.sent)
     words = {"path": PATH, "last_event": event, "dead": "one", **how}
     return await shared.claim("s", (token, b"next"), **words)  # type: ignore[arg-type]
@@ -157,7 +159,7 @@ async def test_other_adapter_finds_the_session_as_it_was_last(
         length = int(redis_server.command("XLEN", f"{PREFIX}stream:s").removeprefix(b":"))
         assert length <= 1 + 2 * len(talk.units) + len(talk.events) + len(talk.blobs)
         stored = await claim(two, talk)
-        assert isinstance(stored, Stored)
+        assert isinstance(stored, StoredJournal)
         assert found(stored) == talk.expected()
         assert stored.settings == SETTINGS
         assert not stored.was_handed_over
@@ -172,7 +174,7 @@ async def test_record_that_redis_lost_has_the_journal_written_anew(redis_server:
         await until(lambda: one.gaps == 1)
         await settled(one, stream)
         stored = await claim(two, talk)
-        assert isinstance(stored, Stored)
+        assert isinstance(stored, StoredJournal)
         assert found(stored) == talk.expected()
 
 
@@ -205,7 +207,7 @@ async def test_one_of_many_claims_wins(redis_server: RedisServer) -> None:
     talk = Talk(1)
     async with written(redis_server, talk, "one", "two", "three") as (_, (_, two, three)):
         answers = await asyncio.gather(*(claim(shared, talk) for shared in [two, three] * 10))
-        assert sum(isinstance(answer, Stored) for answer in answers) == 1
+        assert sum(isinstance(answer, StoredJournal) for answer in answers) == 1
         assert {answer for answer in answers if isinstance(answer, Unclaimed)} <= set(Unclaimed)
 
 
@@ -224,7 +226,7 @@ async def test_session_of_a_dead_adapter_is_taken_with_the_right_token(redis_ser
         assert await claim(two, talk, path="duplex/audio") is Unclaimed.UNKNOWN
         assert await claim(two, talk, last_event=max(talk.events) + 1) is Unclaimed.BEHIND
         assert await claim(two, talk, last_event=min(talk.events) - 2) is Unclaimed.UNKNOWN
-        assert isinstance(await claim(two, talk, b"used"), Stored), "nothing came since it was used"
+        assert isinstance(await claim(two, talk, b"used"), StoredJournal), "nothing came since it was used"
         assert await claim(two, talk) is Unclaimed.UNKNOWN
 
 
@@ -242,7 +244,7 @@ async def test_unanswered_claim_expires_after_two_seconds(
         for shared in (two, two, three):
             # The first adapter lives on where it has handed the session over.
             stored = await claim(shared, talk, dead="" if is_handed_over else "one")
-            assert isinstance(stored, Stored)
+            assert isinstance(stored, StoredJournal)
             assert stored.was_handed_over is is_handed_over
             assert found(stored) == talk.expected()
             assert await claim(two, talk) is await claim(three, talk) is Unclaimed.ALIVE
@@ -257,7 +259,7 @@ async def test_unanswered_claim_expires_after_two_seconds(
 async def test_adapter_cannot_rewrite_session_claimed_by_another(redis_server: RedisServer) -> None:
     talk = Talk(1)
     async with written(redis_server, talk, "one", "two") as (stream, (one, two)):
-        assert isinstance(await claim(two, talk), Stored)
+        assert isinstance(await claim(two, talk), StoredJournal)
         two.give_up("s")
         talk.change()
         stream.commit()
@@ -313,4 +315,4 @@ async def test_journal_that_is_too_large_is_not_read(redis_server: RedisServer) 
         entry = redis_server.command("XADD", f"{PREFIX}stream:s", "*", "d", bytes(10_000)).split()[-1]
         assert await claim(two, talk) is Unclaimed.UNKNOWN
         redis_server.command("XDEL", f"{PREFIX}stream:s", entry)
-        assert isinstance(await claim(two, talk), Stored)
+        assert isinstance(await claim(two, talk), StoredJournal)

@@ -185,9 +185,9 @@ WORD = Piece(1, "word ", b"")
 async def test_units_are_paid(bank: Bank, signals: list[Any], in_background: list[Any], used: int) -> None:
     talk = await bank.talk(TOKENS)
     for signal in signals:
-        talk.meter.heard(signal)
+        talk.meter.count_signals(signal)
     for signal in in_background:
-        talk.meter.heard(signal, in_background=True)
+        talk.meter.count_signals(signal, in_background=True)
     talk.end("disconnected")
     assert bank.used(TOKENS)[1] == used
 

@@ -15,7 +15,7 @@ from websockets.http11 import Response
 from tests.conformance.support.client import PING, PONG, RawClient
 from tests.ws_adapter.support.stage import Stage, until
 from ws_adapter.process.byte_count import ByteCount
-from ws_adapter.process.turns import Turns
+from ws_adapter.process.call_queue import CallQueue
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.message import Arriving, Disconnected
 from ws_adapter.web.websocket import PublicConnection
@@ -48,7 +48,7 @@ async def echoing(
     create: Any = partial(
         PublicConnection,
         arriving=Arriving(0),
-        losses=Turns(),
+        losses=CallQueue(),
         byte_count=ByteCount(),
         answer=refuse,
         coming=set(),

@@ -119,7 +119,7 @@ class Pass:
     own) behind a proxy that is not trusted, and with a client secret, since its key has many users."""
     holder: str = ""
     """Slots of direct calls are counted by this holder. Empty on this machine without a key: no bound."""
-    unknown: Rejection | None = None
+    key_rejection: Rejection | None = None
 
 
 class Access:

@@ -6,7 +6,7 @@ from typing import Final
 from ws_adapter.access.http.access import Access
 from ws_adapter.process.clock import Clock, Timer
 
-LOOK_S: Final = 60.0
+CHECK_S: Final = 60.0
 """Longest time between two looks at the wall clock, which may be set."""
 
 
@@ -19,14 +19,14 @@ class KeyExpiry:
         self._end_sessions = end_sessions
         self._timer: Timer | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End the sessions of expired keys, and set the timer for the next expiry. Call it when keys have
         changed."""
         self.stop()
         self._end_sessions()
         left_s = self._access.next_expiry()
         if left_s is not None:
-            self._timer = self._clock.call_at(self._clock.now() + min(left_s, LOOK_S), self.look)
+            self._timer = self._clock.call_at(self._clock.now() + min(left_s, CHECK_S), self.check)
 
     def stop(self) -> None:
         """Stop the timer."""

@@ -11,7 +11,7 @@ PASSES: Final = 64
 """The approximate number of event loop passes for a burst: a longer queue takes more calls per pass."""
 
 
-class Turns:
+class CallQueue:
     """Spreads a burst of calls over passes of the event loop, so that none of them delays a session.
 
     A single call runs at once; of waiting ones, each pass runs one, or its share of a long queue. Used on the

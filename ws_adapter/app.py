@@ -1,4 +1,4 @@
-"""An adapter from its start to its graceful shutdown."""
+"""The adapter process, from start to graceful shutdown."""
 
 import asyncio
 import errno
@@ -92,14 +92,14 @@ EXIT_CONFIGURATION: Final = 2
 
 GC_THRESHOLDS: Final = (2_000, 2, 250)
 """Garbage collection thresholds. A unit leaves no cycles behind, and the usual gen-0 threshold of 700
-objects would run the collector every few units. The garbage of many ended sessions is collected in small
-parts, since all sessions wait for each."""
+objects would run the collector every few units. Each collection pauses all sessions, so the garbage of many
+ended sessions is collected in small parts."""
 
 _DAY_S: Final = 86_400.0
 
 
 def announce(address: str) -> None:
-    """Tell whoever started the adapter that it listens."""
+    """Print that the adapter listens on `address`."""
     print(f"adapter ready on {address}", flush=True)
 
 
@@ -110,10 +110,10 @@ async def serve(
 ) -> int:
     """Run an adapter until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads the settings again by `reread`, keys, those of client secrets too, certificates and the file
-    of workers; an adapter that has none of them ends by it as any process does.
-    `on_ready` is called for each address for clients, `http://host:port` first. Returns the exit code: 0
-    drained, 1 fault, 2 configuration.
+    SIGHUP reads all files of the configuration again: settings (by `reread`), keys, signing keys,
+    certificates and workers; it also reopens the usage log. An adapter without any of these ends on SIGHUP,
+    the default of the system. `on_ready` is called for each address for clients, `http://host:port` first.
+    Returns the exit code: 0 drained, 1 fault, 2 configuration.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -124,7 +124,7 @@ async def serve(
     adapter = Adapter(options, LoopClock(), telemetry, reread)
     gc.set_threshold(*GC_THRESHOLDS)
     gc.collect()
-    gc.freeze()  # modules and settings stay: a whole collection took 20 ms longer with them
+    gc.freeze()  # full collections skip modules and settings, which took 20 ms of each
     handlers = {signal.SIGTERM: adapter.interrupt, signal.SIGINT: adapter.interrupt}
     if options.is_reloadable or reread is not None:
         handlers[signal.SIGHUP] = adapter.reload
@@ -154,7 +154,7 @@ class Adapter:
         telemetry: Telemetry,
         reread: Callable[[], AdapterOptions] | None = None,
     ) -> None:
-        """`reread` returns the options as a file of settings gives them now; None without one."""
+        """`reread` reads the file of settings and returns the new options; None without such a file."""
         self._reread = reread
         self.admin_port: int | None = None
         """The administration port, once it listens."""
@@ -174,7 +174,8 @@ class Adapter:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Read settings, keys, certificates and the file of workers again; end sessions of withdrawn keys.
+        """Read all files of the configuration again, reopen the usage log, and end sessions of withdrawn
+        keys.
 
         An unusable file is logged, and the old settings stay.
         """
@@ -183,7 +184,7 @@ class Adapter:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serve until interrupted. Raises `ConfigurationError` if the options cannot work."""
         descriptors.reserve(self._options.queue_capacity)
-        # Asking twice is no hurry: only a second signal is.
+        # A repeated drain request must not end the adapter at once; only a second signal does.
         parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set, self._reread)
         self._reload = parts.reload
         if parts.acceptor is not None:
@@ -207,7 +208,7 @@ class Adapter:
                 await parts.shared_keys.start()
             addresses = await self._listen(parts)
             parts.expiry.check()
-            logger.info("speech is detected by %s", parts.services.detector.name)
+            logger.info("voice activity detection by %s", parts.services.detector.name)
             for address in addresses:
                 on_ready(address)
             if self.admin_port is not None:
@@ -420,7 +421,7 @@ def _direct_server(
 ) -> "DirectServer | None":
     if services.options.grpc_port is None:
         return None
-    # Not before it is needed: gRPC starts threads of its own.
+    # Imported only here, because gRPC starts threads of its own.
     from ws_adapter.direct.server import DirectServer
     from ws_adapter.direct.service import DispatchServicer
 
@@ -443,7 +444,7 @@ def _dispatcher(
 def _shared_keys(
     options: AdapterOptions, tls: RedisTls | None, access: Access, expiry: KeyExpiry
 ) -> "SharedKeys | None":
-    """Return the keys that Redis holds, if they are used. Raises `ConfigurationError`."""
+    """Return the reader of the keys in Redis; None unless `auth` is `redis`. Raises `ConfigurationError`."""
     if options.auth != "redis" or options.dispatcher is None:
         return None
     from ws_adapter.usage.shared_keys import SharedKeys
@@ -458,15 +459,15 @@ def _shared_keys(
 def _shared_journals(
     options: AdapterOptions, tls: RedisTls | None, meter: "Meter", adapter_id: str
 ) -> SharedJournals | None:
-    """Return the journals that Redis keeps too; None if it keeps none. Raises `ConfigurationError`."""
+    """Return the journals in Redis; None unless `journal` is `redis`. Raises `ConfigurationError`."""
     if options.journal != "redis":
         return None
     if options.dispatcher is None:
         raise ConfigurationError("--journal redis means nothing without --dispatcher URL.")
     if options.client_secret_key is None and options.client_secret_key_file is None:
         raise ConfigurationError(
-            "With --journal redis adapters read each other's tokens. Set ANTIPHON_CLIENT_SECRET_KEY or pass "
-            "--client-secret-key-file."
+            "With --journal redis adapters verify each other's tokens. Set ANTIPHON_CLIENT_SECRET_KEY or "
+            "pass --client-secret-key-file."
         )
     from ws_adapter.shared_journal.link import JournalLink
 
@@ -498,9 +499,9 @@ def _peers(
     is_ready: Callable[[], bool],
     forward: Callable[[], str],
 ) -> Peers:
-    """The adapters of the same Redis; this one takes connections of its sessions at `forward`.
+    """Return the adapters of the same Redis, which forward connections to this one at the address `forward`.
 
-    Raises `ConfigurationError`.
+    `since` is the start of this adapter in Unix seconds. Raises `ConfigurationError`.
     """
     if options.dispatcher is None:
         return NoPeers()

@@ -23,10 +23,10 @@ WORKER_CONFIG_TIMEOUT_S = 30.0
 """The seconds that a worker waits for the settings of a session."""
 
 LONGEST_WINDOW_S = 60.0
-"""The longest resume window: a worker lets a session live this much longer than the adapter does."""
+"""The longest resume window: the session limit of a worker exceeds that of the adapter by as much."""
 
 ANY_ORIGIN = "*"
-"""The allowed origin that stands for all, also on this machine."""
+"""The entry of `allowed_origins` that allows every origin, for browsers on this machine too."""
 
 RELOADED: Final = frozenset(
     """
@@ -40,7 +40,8 @@ RELOADED: Final = frozenset(
     drain_timeout_s
     """.split()
 )
-"""Options that a running adapter takes from its file of settings; they hold for what begins from then on."""
+"""Options that a reload of the file of settings changes, for connections, sessions and tickets that begin
+afterwards."""
 
 _DefaultMode = Literal["video", "audio", "chat", "transcription"]
 _Auth = Literal["off", "keys", "redis"]
@@ -50,69 +51,68 @@ _Journal = Literal["memory", "redis"]
 
 @dataclass(frozen=True)
 class AdapterOptions:
-    """Options of an adapter, with times in seconds. Raises `ConfigurationError` for values that cannot
-    work."""
+    """Options of an adapter, with times in seconds. Raises `ConfigurationError` for invalid values."""
 
     workers: tuple[str, ...] = ()
     """The addresses of the workers: `host:port` or `unix:path`. Names are resolved anew for each
     connection."""
 
     workers_file: Path | None = None
-    """A file with the addresses, one on each line. Read again on SIGHUP: workers come and go without a
+    """A file with the addresses, one on each line. Read again on SIGHUP, to add and remove workers without a
     restart."""
 
     dispatcher: str | None = field(default=None, repr=False)
-    """The Redis whose queue all adapters share and where workers register, see `antiphon_service.redis`; None
-    keeps a queue of its own for the `workers`."""
+    """The URL of the Redis with the shared queue, where workers register, see `antiphon_service.redis`. With
+    None the adapter has a queue of its own for its `workers`."""
 
     dispatcher_ca: Path | None = None
-    """PEM authorities that verify the certificate of Redis; None is those of the system. Read again on
-    SIGHUP, as the next two are."""
+    """PEM authorities that verify the certificate of Redis; None uses those of the system. Read again on
+    SIGHUP, as the next two files are."""
 
     dispatcher_cert: Path | None = None
     """PEM certificate chain for a Redis that asks for one."""
 
     dispatcher_cert_key: Path | None = None
-    """PEM key of it, without a password."""
+    """PEM key of `dispatcher_cert`, without a password."""
 
     dispatcher_password_file: Path | None = None
     """Password of the user in the URL, where the URL has none."""
 
     peer_listen: str | None = None
-    """The address for connections that other adapters of the shared queue forward: `host:port`, where a
-    port of 0 takes a free one, or `unix:path`. None takes none, and then a client can resume its session
-    only here. Needs a key of client secrets, which all adapters share, and beyond loopback certificates."""
+    """The address for connections that other adapters forward: `host:port`, where port 0 takes a free one, or
+    `unix:path`. With None a client can resume its session only at this adapter. Needs a key of client secrets
+    that all adapters share, and certificates beyond loopback."""
 
     peer_advertise: str | None = None
     """The address that other adapters dial, `host:port` or `unix:path`; None is `peer_listen`."""
 
     peer_ca: Path | None = None
-    """PEM: the authority that signs the certificates of adapters, and of nobody else. With it they speak TLS
-    with each other, and both sides show their certificate. Read again on SIGHUP, as the next two are."""
+    """PEM authority that signs the certificates of adapters and no others; it enables mutual TLS between
+    adapters. Read again on SIGHUP, as the next two files are."""
 
     peer_cert: Path | None = None
     """PEM certificate chain of this adapter."""
 
     peer_cert_key: Path | None = None
-    """PEM key of it, without a password."""
+    """PEM key of `peer_cert`, without a password."""
 
     worker_key: bytes | None = field(default=None, repr=False)
-    """The key that signs leases, shared with the workers, which accept no others; None if they have none."""
+    """The key that signs leases. Workers with this key accept only leases signed with it; None signs none."""
 
     worker_ca: Path | None = None
-    """PEM: the authority that signed the certificates of the workers. With it TLS is spoken with every worker
-    that is not at a Unix socket, whose name has to be in its certificate. Read again on SIGHUP, as the next
-    two are."""
+    """PEM authority that signed the certificates of the workers. It enables TLS to every worker, except those
+    at Unix sockets; the certificate must contain the name of the worker. Read again on SIGHUP, as the next
+    two files are."""
 
     worker_cert: Path | None = None
     """PEM certificate chain for workers that ask for one."""
 
     worker_cert_key: Path | None = None
-    """PEM key of it, without a password."""
+    """PEM key of `worker_cert`, without a password."""
 
     worker_name: str | None = None
-    """Name that the certificate of every worker must have; None is the host that the worker is dialled at.
-    For workers with addresses that change, such as pods, and one certificate for all."""
+    """The name that the certificate of every worker must contain; None is the host of its address. For
+    workers whose addresses change, such as pods, with one certificate for all."""
 
     host: str = "127.0.0.1"
     """Address to listen on; beyond loopback only with keys or `allow_anonymous`."""
@@ -121,20 +121,20 @@ class AdapterOptions:
     """The port; 0 takes a free one."""
 
     processes_file: Path | None = None
-    """A JSON file of the supervisor about its processes, which the status page shows."""
+    """The JSON file in which `antiphon serve` reports its processes; the status page shows them."""
 
     reuse_port: bool = False
-    """Shares its ports with other adapters of this user, among whom the kernel spreads connections. One that
-    drains stops listening, so that the others get them all."""
+    """Listens with SO_REUSEPORT: the kernel spreads connections over the adapters of this user on the same
+    ports. A draining adapter stops listening, so that new connections go to the others."""
 
     no_page: bool = False
-    """Leaves out the web page at `/`."""
+    """Serves no web page at `/`."""
 
     allow_anonymous: bool = False
     """Lets any client that can reach the adapter use it."""
 
     tls_cert: Path | None = None
-    """PEM certificate chain: listens for TLS as well, at `tls_port`. Read again on SIGHUP."""
+    """PEM certificate chain; it enables TLS at `tls_port`, beside `port`. Read again on SIGHUP."""
 
     tls_key: Path | None = None
     """PEM key of the certificate, without a password."""
@@ -146,104 +146,106 @@ class AdapterOptions:
     """The TLS port; 0 takes a free one."""
 
     admin_host: str = "127.0.0.1"
-    """Address of the administration port; beyond loopback only with keys, whatever `allow_anonymous` says."""
+    """Address of the administration port; beyond loopback only with keys, even with `allow_anonymous`."""
 
     admin_port: int | None = None
-    """The port of `/metrics`, with keys for admins only. 0 takes a free one, None serves none."""
+    """The port of `/metrics` and the status page; with keys only for admins. 0 takes a free port, None serves
+    neither."""
 
     grpc_host: str = "127.0.0.1"
     """Address of the port for callers that dial workers themselves; beyond loopback only with keys or
     `allow_anonymous`."""
 
     grpc_port: int | None = None
-    """The gRPC port for direct callers, with TLS if there is a certificate. 0 takes a free one, None
-    serves none."""
+    """The gRPC port for direct callers, with TLS if there is a certificate. 0 takes a free port; with None
+    there are no direct callers."""
 
     auth: _Auth = "off"
-    """`keys` accepts keys of the file `keys`, `redis` those that the Redis of the `dispatcher` holds."""
+    """The source of accepted keys: `keys` is the file `keys`, `redis` the Redis of the `dispatcher`."""
 
     keys: Path | None = None
     """File of keys, see `ws_adapter.access.keys`. Read again on SIGHUP."""
 
     client_secret_key: bytes | None = field(default=None, repr=False)
     """Signing keys of client secrets, as `ws_adapter.access.signing_keys` reads them. Adapters that share a
-    key accept each other's secrets. None makes one for as long as this adapter runs."""
+    key accept each other's secrets. With None the adapter makes a random key at its start."""
 
     client_secret_key_file: Path | None = None
     """A file with these keys, which replaces `client_secret_key`. Read again on SIGHUP."""
 
     auth_query: bool = False
-    """Accepts a key in the query too, as `token`; it may end up in the logs of proxies."""
+    """Accepts a key in the query too, as `token`. Proxies may log such a key."""
 
     allowed_origins: tuple[str, ...] | None = None
-    """Web origins whose pages may connect, such as `https://example.org`, or `*` for any. None is any, but
-    for browsers on this machine, whose pages must be of this machine too. Clients that are no browsers name
-    no origin and may always connect."""
+    """Web origins whose pages may connect, such as `https://example.org`, or `*` for any. None allows any
+    origin, except that in a browser on this machine only pages of this machine may connect. A request without
+    an origin, as of a client that is no browser, passes the check of origins."""
 
     connections_per_address: int = 64
     """Most WebSockets at once from one address beyond loopback, 0 for any number."""
 
     opens_per_min_per_address: int = 120
-    """Most attempts to open one within a minute, 0 for any number."""
+    """Most attempts of one address beyond loopback to open a WebSocket within a minute, 0 for any number."""
 
     frames_per_s_per_address: int = 2000
-    """Frames that one address beyond loopback may send in a second over all its connections, ten times as
-    many at once; one of more than 32 KiB counts as several. A client that sends more is disconnected. 0
-    for any number."""
+    """Rate limit of frames per second of one address beyond loopback, over all its connections, with a burst
+    of ten times as many. A frame of more than 32 KiB counts as several. A client over the limit is
+    disconnected. 0 for any number."""
 
     pages_per_min_per_address: int = 600
     """Most HTTP pages for one address beyond loopback within a minute, 0 for any number."""
 
     handshakes_per_s: float = 150.0
-    """Opening handshakes of WebSockets that begin in a second; others wait for up to 4 s, in turns of their
-    addresses. 0 for any number at once."""
+    """Rate limit of opening handshakes of WebSockets per second. Further ones wait for up to 4 s, with fair
+    queueing over addresses. 0 for any number."""
 
     connections_per_key: int = 0
     opens_per_min_per_key: int = 0
 
     direct_slots_per_caller: int = 0
-    """Most slots of a pool that one key, or one address beyond loopback where there are no keys, may hold or
-    wait for by direct calls; 0 is all of them but one."""
+    """Most slots of a pool that the direct calls of one key may hold or await; without keys, those of one
+    address beyond loopback. 0 is all slots but one."""
 
     direct_session_limit_s: float = 3600.0
-    """Longest session of a direct caller, whatever its config asks for; 0 switches the limit off."""
+    """Longest session of a direct caller, even if its config asks for more; 0 switches the limit off."""
 
     direct_idle_s: float = 60.0
     """Idle limit in seconds of a direct caller's session; 0 switches it off."""
 
     trusted_proxies: tuple[str, ...] | None = None
-    """Networks such as `10.0.0.0/28` whose `X-Forwarded-For` is believed; None is none."""
+    """Networks of proxies, such as `10.0.0.0/28`, whose `X-Forwarded-For` is trusted; None trusts none."""
 
     default_realtime_mode: _DefaultMode = "video"
     """The mode of `/v1/realtime` without a `mode`."""
 
     live_interrupt: _Interrupt = "speech"
-    """The source of barge-in on `/v1/live/sessions`: detected speech, or the model alone, which some
-    models cannot do before the end of what they have begun."""
+    """The source of barge-in on `/v1/live/sessions`: detected speech, or the model alone. Many models only
+    stop between two turns."""
 
     voices: Path | None = None
     """Folder with `default.wav`, the reference voice for clients that ask for one."""
 
     usage_log: Path | None = None
-    """File to which a JSON line is appended for each session that is over, see `ws_adapter.usage.line`.
-    Opened anew on SIGHUP. None writes none."""
+    """The usage log: a file with a JSON line for each finished session, see `ws_adapter.usage.line`. Reopened
+    on SIGHUP. None writes none."""
 
     recordings: Path | None = None
     """Folder for recordings of all sessions; None records nothing."""
 
     recordings_max_days: float = 7.0
-    """Recordings older than this are removed, 0 keeps them."""
+    """Retention of recordings in days; 0 keeps them."""
 
     recordings_max_gib: float = 10.0
-    """Beyond this in all the oldest recordings are removed, 0 is no bound."""
+    """Bound on the size of all recordings; beyond it the oldest of the caller with the most are removed. 0 is
+    no bound."""
 
     queue_capacity: int = 1000
     """Most sessions that may wait for a slot."""
 
     revisions: tuple[str, ...] = ()
-    """Weights of the revisions of models, each entry like `antiphon-mini=stable:95,canary:5`. New sessions
-    are divided by them; a revision of weight 0 or without one gets none. Of a model without an entry all
-    revisions are alike."""
+    """Weights of the revisions of models, each entry like `antiphon-mini=stable:95,canary:5`. They divide new
+    sessions; a revision of weight 0 or without a weight gets none. The revisions of a model without an entry
+    are treated alike."""
 
     queue_update_s: float = 3.0
     queue_max_wait_s: float = 0.0
@@ -257,21 +259,21 @@ class AdapterOptions:
 
     session_limit_video_s: float = 300.0
     session_limit_realtime_s: float = 3600.0
-    """The longest session on `/v1/realtime?model=` in seconds; its clients are told when it expires."""
+    """The longest session on `/v1/realtime?model=` in seconds; its events tell clients when it expires."""
 
     realtime_wait_s: float = Limits.realtime_wait_s
     """The seconds that a session on `/v1/realtime?model=` waits for a slot: its clients give up after 10
     s."""
 
     input_transcript_s: float = Limits.input_transcript_s
-    """The seconds after its end in which a turn of a conversation may be transcribed, in otherwise idle
-    slots; 0 transcribes none."""
+    """The seconds after the end of a turn within which idle slots may transcribe it; 0 transcribes none."""
 
     pause_timeout_s: float = Limits.pause_timeout_s
     """The default length of a pause in seconds, 1 to 300."""
 
     init_timeout_s: float = Limits.init_timeout_s
-    """The seconds from the slot to valid settings, below `WORKER_CONFIG_TIMEOUT_S`."""
+    """The seconds from the grant of a slot to valid settings; below 30, when the worker takes the slot
+    back."""
 
     duplex_idle_s: float = Limits.duplex_idle_s
     chat_idle_s: float = Limits.chat_idle_s
@@ -296,44 +298,45 @@ class AdapterOptions:
     where 15 MiB of audio may come at once."""
 
     max_inflight_mib: float = 128.0
-    """Input and output of all sessions together beyond which new input is dropped undecoded, 0 for any."""
+    """Load shedding: bound on the input and output of all sessions together, beyond which new input is
+    dropped undecoded. 0 for any."""
 
     max_cpu: float = 0.7
-    """Cores in use beyond which no new session is taken, 0 for any. Output falls behind well below one core,
-    since all sessions share one event loop."""
+    """Admission control: CPU use in cores beyond which no new session is admitted, 0 for any. All sessions
+    share one event loop, so output falls behind well below one core."""
 
     max_loop_lag_ms: float = 250.0
-    """Mean lateness of the event loop beyond which no new session is taken; when it is twice as late, new
-    input is dropped undecoded. 0 for any."""
+    """Admission control: mean event loop lag beyond which no new session is admitted. Beyond twice this lag
+    new input is dropped undecoded. 0 for any."""
 
     outbox_audio_s: float = 3.0
-    """Output audio that may wait for a slow client."""
+    """The seconds of output audio that may wait for a slow client."""
 
     outbox_mib: float = 4.0
     slow_consumer_s: float = 5.0
-    """The seconds for which a client over its outbox's bound may read nothing."""
+    """The seconds after which a client that reads nothing, with a full outbox, is disconnected."""
 
     resume_window_s: float = 30.0
-    """The seconds that a detached session waits for its client to come back, 0 for not at all. At most
-    `LONGEST_WINDOW_S`."""
+    """The seconds that a detached session waits for its client to resume it, at most 60; 0 disables
+    resuming."""
 
     journal_s: float = 60.0
-    """Seconds of a full-duplex session that are kept for another worker, should its own be lost; 0 keeps
-    none, and the session ends with its worker."""
+    """The length of the journal of a full-duplex session in seconds, for failover to another worker. With 0
+    the session ends with its worker."""
 
     journal: _Journal = "memory"
-    """Store of the journals: `memory`, for the loss of a worker alone, or `redis`, in the Redis of the
-    dispatcher too, so that the sessions of an adapter that dies go on at another one. All adapters need the
-    same key of client secrets, and --peer-listen for clients that come back while their adapter lives."""
+    """Store of the journals. `memory` allows failover of a worker. `redis` also writes them to the Redis of
+    the dispatcher, so that the sessions of a dead adapter continue at another one; all adapters then need the
+    same key of client secrets. Clients resume at an adapter that is alive only with `peer_listen`."""
 
     journal_mib: float = 256.0
-    """The size of all journals together: beyond it each session keeps its share. 0 keeps none."""
+    """The size of all journals together; beyond it each session keeps an equal share. 0 keeps none."""
 
     drain_timeout_s: float = 60.0
-    """The seconds that sessions may go on after the signal to stop."""
+    """The seconds that sessions may continue after the signal to stop."""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work, one sentence each."""
+        """Raise `ConfigurationError`, with one sentence, for the first invalid value."""
         self._check_workers()
         for name in ("port", "tls_port", "admin_port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 65_536:
@@ -450,7 +453,7 @@ class AdapterOptions:
                 ) from None
 
     def _check_access(self) -> None:
-        """Check that the options say without contradiction who may connect."""
+        """Check that the options of access control do not contradict each other."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigurationError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
         if self.tls_host is not None and self.tls_cert is None:
@@ -508,7 +511,7 @@ class AdapterOptions:
 
     @property
     def is_reloadable(self) -> bool:
-        """Whether there is a file that is read again on SIGHUP."""
+        """Whether there is a file that is read again or reopened on SIGHUP."""
         files = (self.keys, self.client_secret_key_file, self.tls_cert, self.worker_ca, self.workers_file)
         shared = (self.dispatcher_ca, self.dispatcher_cert, self.peer_ca, self.usage_log)
         return any(file is not None for file in (*files, *shared))
@@ -535,7 +538,7 @@ class AdapterOptions:
         }
 
     def limits(self, kind: Kind) -> Limits:
-        """Return the bounds of one session."""
+        """Return the limits of one session."""
         return Limits(
             session_limit_s=self.session_limits_s[kind],
             pause_timeout_s=self.pause_timeout_s,
@@ -557,13 +560,13 @@ class AdapterOptions:
 
     @property
     def load_limits(self) -> LoadLimits:
-        """The bounds of all sessions together."""
+        """The limits of all sessions together."""
         return LoadLimits(self.max_cpu, self.max_loop_lag_ms / 1000, self.max_inflight_bytes)
 
     @property
     def max_inflight_bytes(self) -> int:
-        """The input and output that all sessions together may hold, and once more for incomplete input; 0
-        for any."""
+        """The bytes of input and output that all sessions together may hold; 0 for any. Incomplete input has
+        a bound of its own of the same size."""
         return round(self.max_inflight_mib * _MIB)
 
     def message_bytes_of(self, kind: Kind) -> int:
@@ -577,14 +580,14 @@ class AdapterOptions:
         return round(self.recordings_max_gib * 1024 * _MIB)
 
     def outbox_bytes_of(self, kind: Kind) -> int:
-        """Return the bytes of output that may wait for a slow client. A chat may have to send a whole
-        answer at once."""
+        """Return the bytes of output that may wait for a slow client: in a chat at least the
+        largest message, so that a whole answer fits."""
         bound = round(self.outbox_mib * _MIB)
         return max(bound, self.message_bytes_of(kind)) if kind is Kind.CHAT else bound
 
 
 _SHORTEST_PREFIX = {4: 24, 6: 64}
-"""Prefix lengths below which a network of trusted proxies is warned about, by the version of IP."""
+"""Prefix lengths by IP version; a network of trusted proxies with a shorter one causes a warning."""
 
 _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "dispatcher_password_file")
 _CHOICES = (

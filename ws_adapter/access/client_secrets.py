@@ -1,10 +1,9 @@
-"""Client secrets: a server that has a key asks for one, so that a browser can connect without a key.
+"""Client secrets: short-lived tokens that a server with a key requests for a browser without one.
 
-A secret holds all that it stands for, and a signature: nothing is stored, and every adapter that has its
-signing key takes it. It is `ek_`, then base64url of the HMAC-SHA256 of what follows: a version, when it
-expires, the first half of the hash of the key that it was made with, and, as compressed JSON, what it is
-bound to and the settings of the session. The holder of a secret can read them, as in the first event of a
-session.
+A secret contains its rights and settings, and a signature. The adapter stores nothing, and every adapter with
+the signing key accepts the secret. Its form is `ek_`, then base64url of an HMAC-SHA256 and a body: a version,
+the expiry, the first half of the hash of the key that it was made with, and compressed JSON of the rights and
+of the session settings. The holder of a secret can read all of this.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ DEFAULT_S: Final = 600
 """The default lifetime of a secret, in seconds."""
 
 LONGEST_SECRET: Final = 6144
-"""Characters: it has to stand in one line of a request beside other things, which has at most 8192."""
+"""The most characters of a secret: with other data it must fit into one request line of at most 8192."""
 
 _VERSION: Final = 2
 _HEAD: Final = struct.Struct("!BI16s")
@@ -45,7 +44,7 @@ class Grant(NamedTuple):
     """The grant of a secret. `session` is JSON."""
 
     holder: bytes
-    """The first half of the hash of a key; zeros where no key was needed."""
+    """The first half of the hash of the key that it was made with; zeros if no key was needed."""
 
     rights: Rights
     """The rights that the secret is bound to."""
@@ -54,7 +53,7 @@ class Grant(NamedTuple):
 
 
 class _SecretBody(Struct, omit_defaults=True):
-    """The body of a secret, behind its head."""
+    """The body of a secret, after its head."""
 
     session: msgspec.Raw
     modes: frozenset[Mode] | None = None
@@ -66,7 +65,7 @@ _decoder: Final = msgspec.json.Decoder(_SecretBody)
 
 
 class ClientSecrets:
-    """Maker and reader of client secrets."""
+    """The client secrets of one set of signing keys."""
 
     def __init__(self, keys: Sequence[bytes], clock: Clock) -> None:
         """Sign with the first of `keys` and accept secrets signed with any of them; without one a random
@@ -79,28 +78,28 @@ class ClientSecrets:
         self._keys = [hashlib.sha256(b"client secrets\0" + key).digest() for key in keys]
 
     def make(self, key_hash: str | None, session: bytes, expires_at: int, rights: Rights = ALL_RIGHTS) -> str:
-        """Make a secret that holds until this Unix time in seconds. Raises `TooLong`.
+        """Make a secret that is valid until `expires_at`, in Unix seconds. Raises `TooLong`.
 
-        `key_hash` is that of the key it is asked for with, None where none is needed; `rights` are what it is
-        bound to.
+        `key_hash` is that of the key of the request, None if no key is needed; `rights` are those that the
+        secret is bound to.
         """
         holder = bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY
         body = msgspec.json.encode(
             _SecretBody(msgspec.Raw(session), rights.modes, rights.models, rights.origins)
         )
-        told = _HEAD.pack(_VERSION, expires_at, holder) + zlib.compress(body)
-        value = signed(PREFIX, self._keys[0], told)
+        data = _HEAD.pack(_VERSION, expires_at, holder) + zlib.compress(body)
+        value = signed(PREFIX, self._keys[0], data)
         if len(value) > LONGEST_SECRET:
             raise TooLong
         return value
 
     def read(self, value: str, *, may_have_expired: bool = False) -> Grant | None:
-        """Return what a secret stands for; None if it was not made here, or has expired and may not."""
-        told = verified(PREFIX, self._keys, value, LONGEST_SECRET)
-        if told is None:
+        """Return the grant of a secret; None if no key signed it, or if it has expired and must not have."""
+        data = verified(PREFIX, self._keys, value, LONGEST_SECRET)
+        if data is None:
             return None
-        version, expires_at, holder = _HEAD.unpack_from(told)
+        version, expires_at, holder = _HEAD.unpack_from(data)
         if version != _VERSION or (self._clock.unix() >= expires_at and not may_have_expired):
             return None
-        body = _decoder.decode(zlib.decompress(told[_HEAD.size :]))
+        body = _decoder.decode(zlib.decompress(data[_HEAD.size :]))
         return Grant(holder, Rights(body.modes, body.models, body.origins), bytes(body.session))

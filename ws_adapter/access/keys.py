@@ -1,13 +1,13 @@
-"""The keys of an adapter's clients, of which only hashes are kept.
+"""The API keys of an adapter's clients; the adapter stores only their hashes.
 
 A file of keys has one line for each key:
 
     name:sha256[:[admin][,trusted] [field=value] ...]
 
-Marks and fields are separated by spaces. The fields are `expires`, `modes`, `models`, `origins`,
-`connections`, `opens_per_min`, `direct_slots`, `seconds_per_day`, `tokens_per_day` and `priority`; lists have
-commas. Empty lines and lines that begin with
-`#` are skipped. A key is 256 random bits, so that a fast hash of it cannot be guessed.
+Spaces separate the marks and each field. The fields are `expires`, `modes`, `models`, `origins`,
+`connections`, `opens_per_min`, `direct_slots`, `seconds_per_day`, `tokens_per_day` and `priority`; commas
+separate the entries of a list. Empty lines and lines that begin with `#` are skipped. A key has 256 random
+bits, so a fast hash is enough.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _SHOWN_NAME: Final = re.compile(r"[a-z_]{1,32}")
 _LONGEST_SHOWN: Final = 64
 _HIGHEST_LIMIT: Final = 1_000_000
 HIGHEST_QUOTA: Final = 10**12
-"""Milliseconds of it are whole numbers to Redis too."""
+"""The highest quota. As milliseconds it is still an exact integer in Redis."""
 
 _MOST_DIGITS: Final = 15
 
@@ -54,19 +54,19 @@ class KeyLimits:
     opens_per_min: int | None = None
     """Most attempts to open one within a minute."""
     direct_slots: int | None = None
-    """Most places and leases of direct gRPC callers at once."""
+    """Most queue places and leases of direct gRPC callers at once."""
     seconds_per_day: int | None = None
-    """Most seconds of slots within a day of UTC, of all sessions together."""
+    """Most slot seconds of all sessions together within a UTC day."""
     tokens_per_day: int | None = None
-    """Most tokens, in and out, within such a day."""
+    """Most input and output tokens of all sessions together within a UTC day."""
 
 
 @dataclass(frozen=True)
 class Key:
     """One key.
 
-    `is_admin`: its holder may see other keys' sessions. `is_trusted`: traces that its holder brings are
-    continued, and the holder decides whether they are recorded. `expires_at` is in Unix seconds.
+    `is_admin`: its holder may see the sessions of other keys. `is_trusted`: the adapter continues the traces
+    of its holder, with their sampling decision. `expires_at` is in Unix seconds.
     """
 
     name: str
@@ -112,9 +112,9 @@ class Key:
 def make_key(
     name: str, fields: Mapping[str, str] | None = None, *, is_admin: bool = False, is_trusted: bool = False
 ) -> tuple[str, Key]:
-    """Make a new secret, and the key that it opens; `fields` are as in a file of keys.
+    """Make a new secret, and the key that it authenticates; `fields` are as in a file of keys.
 
-    Raises `ConfigurationError` for a name or a field that cannot be.
+    Raises `ConfigurationError` for an invalid name or field.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -128,11 +128,11 @@ def make_key(
 
 
 class Keys:
-    """The keys as last read: from a file, or from a text that adapters share."""
+    """The keys as last read, from a file or from the shared text in Redis."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Read the file. Without one there is no key until `use`. Raises `ConfigurationError` if it cannot
-        be used."""
+        """Read the file. Without one there is no key until `use`. Raises `ConfigurationError` for an invalid
+        file."""
         self._path = path
         self._keys: Mapping[str, Key] = {}
         """The keys by their hashes."""
@@ -149,13 +149,13 @@ class Keys:
             self._keys = _read(self._path)
 
     def use(self, text: str, source: str) -> None:
-        """Take the keys of `text`, which is as a file of keys, from `source`. Raises `ConfigurationError`,
-        and then the keys stay as they were."""
+        """Use the keys of `text`, in the form of a file of keys. Raises `ConfigurationError`, which names
+        `source`, and then the keys stay as they were."""
         self._keys = _parse_all(text, source)
 
     def find(self, secret: str) -> Key | None:
-        """Return the key that `secret` opens, even if it has expired; takes equally long for every secret."""
-        # Where the table looks depends on a hash, of which nobody can choose a part.
+        """Return the key that `secret` authenticates, even if it has expired; takes constant time."""
+        # The time of the lookup depends on this hash, which a client cannot choose.
         offered = _hash(secret)
         key = self._keys.get(offered)
         return key if key is not None and hmac.compare_digest(key.hash, offered) else None
@@ -166,7 +166,7 @@ class Keys:
         return next((key for key in self._keys.values() if key.hash.startswith(digits)), None)
 
     def current(self, key: Key) -> Key | None:
-        """Return `key` as it stands now; None if it was withdrawn."""
+        """Return the current version of `key`; None if it was withdrawn."""
         return self._keys.get(key.hash)
 
     def next_expiry(self, unix: float) -> int | None:
@@ -216,7 +216,7 @@ def _parse_all(text: str, source: str) -> Mapping[str, Key]:
         except _Unreadable as error:
             raise ConfigurationError(f"Line {number} of {source}: {error}.") from None
         if key is None:
-            # The line itself is not shown: it may be a key where its hash should be.
+            # The message does not show the line, which may contain a secret in place of its hash.
             raise ConfigurationError(
                 f"Line {number} of {source} is no key: expected name:sha256, and perhaps :admin, :trusted or "
                 ":admin,trusted and fields such as expires=2030-01-31. Make one with: antiphon key NAME"
@@ -246,7 +246,7 @@ def _parse(line: str) -> Key | None:
     fields: dict[str, str] = {}
     for field_name, _, value in pairs:
         if field_name in fields:
-            raise _Unreadable(f"{_shown_name(field_name)} stands there twice")
+            raise _Unreadable(f"{_shown_name(field_name)} appears twice")
         fields[field_name] = value
     return _key(name, digest, _ADMIN in marks, _TRUSTED in marks, _read_fields(fields))
 

@@ -1,11 +1,11 @@
 """Rate limits: token buckets for connections, and for the cost of all connections of one address together.
 
-A client is whatever is counted: a key or an address. One that opens many connections must not get more of the
-event loop and of the log than one that opens a few. What is remembered about clients is bounded: those who
-have not come for the longest are forgotten first, whose buckets have most likely filled up since.
+A client here is a key or an address. A client with many connections must not get more of the event loop and
+of the log than one with a few. The number of stored buckets is bounded: the least recently used ones are
+evicted first, since they have most likely refilled.
 
-What is counted here is counted by one adapter, and enough where there is one. `ws_adapter.peers` adds up what
-several let in; frames, pages and lines of the log stay each adapter's own, since nobody can ask about each.
+These limits count one adapter only. `ws_adapter.peers` adds up the connections of several adapters. Frames,
+pages and log lines are always limited per adapter, since asking the others about each would cost too much.
 """
 
 import math
@@ -22,17 +22,18 @@ from ws_adapter.process.clock import Clock
 Network: TypeAlias = IPv4Network | IPv6Network
 
 REMEMBERED: Final = 10_000
-"""The most clients of each sort whose buckets are kept."""
+"""The most clients of each kind whose buckets are stored."""
 
 BUSY_RETRY_S: Final = 10
-"""The seconds after which a client with too many connections may retry; when one will be free is unknown."""
+"""The seconds after which a client with too many connections may retry: an estimate, as their ends are
+unknown."""
 
 FRAMES_BURST_S: Final = 10.0
-"""The burst of frames, in seconds at the allowed rate: an uploaded recording comes at once."""
+"""The burst of frames, in seconds at the allowed rate: a client may upload a whole recording at once."""
 
 LINES: Final = 600
 LINES_PER_S: Final = 10.0
-"""The rate of log lines about clients. However many connections there are, they must not fill a disk."""
+"""The rate limit of log lines about one client, so that clients cannot fill the disk."""
 
 PAGES_BURST_S: Final = 60.0
 
@@ -43,7 +44,7 @@ class Bucket:
     __slots__ = ("_burst", "_filled_at", "_now", "_per_s", "_tokens")
 
     def __init__(self, burst: float, per_s: float, now: Callable[[], float]) -> None:
-        """Begin with a full bucket; `now` tells the time in seconds."""
+        """Begin with a full bucket; `now` returns the time in seconds."""
         self._burst = burst
         self._per_s = per_s
         self._now = now
@@ -51,7 +52,7 @@ class Bucket:
         self._filled_at = now()
 
     def take(self, count: float = 1.0) -> bool:
-        """Take `count` tokens; False if there are not as many, and then none is taken."""
+        """Take `count` tokens; return False, and take none, if there are fewer."""
         now = self._now()
         tokens = self._tokens + (now - self._filled_at) * self._per_s
         self._tokens = self._burst if tokens > self._burst else tokens
@@ -68,7 +69,7 @@ class Bucket:
 
 
 class TooMany(Exception):
-    """A client has to wait. `message` says for what, `retry_s` for how long, in seconds."""
+    """A client exceeds a rate limit. `message` names the limit; after `retry_s` seconds it may retry."""
 
     def __init__(self, message: str, retry_s: int) -> None:
         super().__init__(message)
@@ -89,17 +90,17 @@ class Bounds(NamedTuple):
 
 
 class RateLimits:
-    """The rate limits of one sort of clients."""
+    """The rate limits of one kind of clients: keys or addresses."""
 
     def __init__(self, clock: Clock, sort: str) -> None:
-        """`sort` names what is counted, for the messages."""
+        """`sort` is the kind of client as messages name it: `key` or `address`."""
         self._clock = clock
         self._sort = sort
         self._buckets: OrderedDict[tuple[str, int], Bucket] = OrderedDict()
         self._open: Counter[str] = Counter()
 
     def enter(self, client: str, bounds: Bounds) -> Callable[[], None]:
-        """Count a new connection; return what to call once when it has ended. Raises `TooMany`."""
+        """Count a new connection; return a callback for its end, to be called once. Raises `TooMany`."""
         if bounds.connections and self._open[client] >= bounds.connections:
             raise self.exceeded(bounds, None)
         if bounds.opens_per_min:
@@ -127,7 +128,7 @@ class RateLimits:
 
     def _take_token(self, client: str, bounds: Bounds) -> None:
         per_min = bounds.opens_per_min
-        key = client, per_min  # another limit, after a reload, is another bucket
+        key = client, per_min  # after a reload a new limit needs a new bucket
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = Bucket(per_min, per_min / 60, self._clock.now)
@@ -178,12 +179,12 @@ class Allowances:
 
 @dataclass(frozen=True)
 class Caller:
-    """The origin of a request. `is_local`: from this machine, and through no proxy."""
+    """The client of a request. `is_local`: on this machine, and not behind a proxy."""
 
     address: Address
     is_local: bool
     is_known: bool = True
-    """Whether the address is the caller's own; else it may be that of a proxy, with any client behind it."""
+    """Whether the address is surely the caller's own, and not that of a proxy with many clients."""
 
     @property
     def name(self) -> str:
@@ -192,10 +193,10 @@ class Caller:
 
 
 def client_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> Address:
-    """Return the address that a connection really comes from.
+    """Return the address of the client of a connection, which may come through proxies.
 
-    `peer` is the other end, `forwarded` are the values of `X-Forwarded-For`, which count only as far as
-    `proxies` wrote them: of all these addresses, the last one that is not a proxy's.
+    `peer` is the other end of the connection, `forwarded` are the values of `X-Forwarded-For`. Only entries
+    that trusted `proxies` wrote count, so the client is the last address that is not one of `proxies`.
     """
     address = plain(ip_address(peer.partition("%")[0]))
     for entry in reversed([entry.strip() for value in forwarded for entry in value.split(",")]):

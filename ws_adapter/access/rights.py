@@ -22,7 +22,8 @@ class Rights:
         return self.modes is None or mode in self.modes
 
     def allows_model(self, model: str) -> bool:
-        """Return whether sessions may use this model; an empty name is any of those that are allowed."""
+        """Return whether sessions may use this model; an empty name, for any allowed model, is always
+        allowed."""
         return self.models is None or not model or model in self.models
 
     def within(self, other: "Rights") -> "Rights":

@@ -1,8 +1,8 @@
-"""Keys that client secrets are signed with: the first signs, all of them verify.
+"""The signing keys of client secrets: the first one signs, all of them verify.
 
-A file or variable has one key on each line; empty lines and lines that begin with `#` are skipped. To rotate,
-put the new key behind the old ones at every adapter, then first, then remove the old ones once what they
-signed has expired.
+A file or variable has one key on each line; empty lines and lines that begin with `#` are skipped. To rotate
+keys, append the new key at every adapter, then move it to the first place, and remove the old keys when the
+secrets that they signed have expired.
 """
 
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Final
 from ws_adapter.process.errors import ConfigurationError
 
 SHORTEST_KEY: Final = 16
-"""Bytes of a key."""
+"""The fewest bytes of a key."""
 
 MOST_KEYS: Final = 8
-"""Each of them may be tried for every secret."""
+"""The most keys: verifying a secret tries all of them."""
 
 SOURCE: Final = "ANTIPHON_CLIENT_SECRET_KEY"
 """The variable that may hold them."""

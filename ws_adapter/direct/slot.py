@@ -1,4 +1,4 @@
-"""A slot of a caller that dials the worker directly: from the queue until the worker has cleaned the slot."""
+"""The slot of a direct caller, from the queue until the worker has cleaned the slot."""
 
 import asyncio
 import logging
@@ -41,15 +41,15 @@ ATTACH_S: Final = 10.0
 """The seconds for which an unused lease is valid."""
 
 ASK_S: Final = 1.0
-"""The interval of asking the worker whether the caller has attached and whether the session is over."""
+"""The interval of polling the worker for the attach and the end of the session, in seconds."""
 
 NEVER_BEGAN: Final = "never_began"
 ENDED_AT_WORKER: Final = "ended_at_worker"
-"""The end reason of a direct session in the usage log: the adapter does not see the actual one."""
+"""The end reason of a direct session in the usage log, since the adapter does not know the actual one."""
 
 SILENCE_S: Final = 30.0
-"""The seconds after which the sessions of a silent worker count as over. It is longer than the lifetime of
-a connection that is cut off."""
+"""The seconds without an answer after which the sessions of a worker count as over. It is longer than the
+keepalive timeout of a lost connection."""
 
 _OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
     QueueFull: QueueOutcome.FULL,
@@ -63,16 +63,17 @@ _OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
 
 @dataclass(frozen=True)
 class Revoked:
-    """The lease is no longer valid."""
+    """An update: the lease is no longer valid."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class DirectRequest:
-    """A direct caller's request for a slot; `max_wait_s` 0 is any time, `label` its name in the queue.
+    """A direct caller's request for a slot.
 
-    `terms` and `share` are the adapter's: the terms of the session, and how many slots its caller may have.
+    With a `max_wait_s` of 0 the wait is unlimited; `label` is its name in the queue. The adapter sets
+    `terms`, those of the session, and `share`, the slot limit of the caller.
     """
 
     kind: Kind
@@ -85,9 +86,9 @@ class DirectRequest:
 
 
 class DirectSlot:
-    """Waits in the queue for a caller, and holds its lease for as long as the worker reports it in use.
+    """A queue place of a direct caller, then its lease for as long as the worker reports it in use.
 
-    A caller that does not read its updates affects no other.
+    A caller that does not read its updates delays no other caller.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class DirectSlot:
         clock: Clock,
         meter: Meter,
     ) -> None:
-        """`meter` counts its session, which nobody can end before the lease does."""
+        """`meter` counts the usage of the session."""
         self._demand = demand
         self._meter = meter
         self._dispatcher = dispatcher
@@ -108,7 +109,7 @@ class DirectSlot:
         self._clock = clock
         self._since = self._heard_at = clock.now()
         self._updates: deque[QueuePlace | Lease | Revoked] = deque()
-        """Pending updates, at most one of each kind: of places the newest."""
+        """Pending updates, at most one of each type; a new queue place replaces the old one."""
         self._lease: Lease | None = None
         self._refused: Refused | None = None
         self._is_settled = False
@@ -118,10 +119,10 @@ class DirectSlot:
         self._is_given_up = False
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._hold())
-        """The task that ends when nothing is held any more."""
+        """The task of the wait and of the lease; it ends when the slot is free again."""
 
     async def updates(self) -> AsyncIterator[QueuePlace | Lease | Revoked]:
-        """Yield the newest place, then the lease; end once the caller has attached, or with `Revoked`.
+        """Yield the newest queue place, then the lease; end when the caller has attached, or after `Revoked`.
 
         Raises `Refused`.
         """
@@ -136,14 +137,14 @@ class DirectSlot:
                 return
 
     def give_up(self) -> None:
-        """Give the place or the lease back because the caller is gone, unless it has attached."""
+        """Return the queue place or the lease of a disconnected caller, unless it has attached."""
         self._is_given_up = True
         self._woken.set()
         if self._lease is None:
             self.task.cancel()
 
     def refuse(self, refused: Refused) -> None:
-        """End the wait, if it is not over."""
+        """End the wait with this status, unless the lease has been granted."""
         if self._lease is None:
             self._refused = self._refused or refused
             self.task.cancel()
@@ -158,7 +159,7 @@ class DirectSlot:
             outcome = _OUTCOMES.get(type(error), outcome)
             self._refused = self._refused or Refused.by_queue(error)
         except Exception:
-            logger.exception("a slot for a direct caller was lost")
+            logger.exception("direct slot lost: unexpected error")
             self._refused = Refused.by_queue(DispatcherUnavailable("the adapter failed; try again"))
         finally:
             self._is_settled = True
@@ -197,7 +198,7 @@ class DirectSlot:
                         self._is_settled = True
                         self._news.set()
                         self._end = ENDED_AT_WORKER
-                        # When this adapter ends before the session, the session may use all of its lease.
+                        # If this adapter ends before the session, the session may use its whole lease.
                         self._meter.charge.keeps_slice = True
                         await self._until_over(lease)
                         self._meter.charge.keeps_slice = False
@@ -214,13 +215,14 @@ class DirectSlot:
         self._news.set()
 
     async def _is_attached(self, lease: Lease) -> bool:
-        """Return whether the caller attaches in time; unknown while the worker does not answer."""
+        """Return whether the caller attaches within `ATTACH_S`; wait longer while the worker does not
+        answer."""
         end = self._clock.now() + ATTACH_S
         while True:
             is_last = self._is_given_up or self._clock.now() >= end
             holds = await self._holds(lease)
             if holds or self._registry.used(lease.target, lease.epoch) is not None:
-                return True  # a short session may be over before anybody asks
+                return True  # a short session may end between two polls
             if holds is False and is_last:
                 return False
             await self._pause(ASK_S if is_last else min(ASK_S, end - self._clock.now()))
@@ -242,7 +244,7 @@ class DirectSlot:
         return holds
 
     async def _pause(self, seconds: float) -> None:
-        """Wait until the worker is to be asked again, or the caller leaves."""
+        """Wait for `seconds`, or until the caller disconnects."""
         timer = self._clock.call_at(self._clock.now() + seconds, self._woken.set)
         try:
             await self._woken.wait()

@@ -1,4 +1,4 @@
-"""The last minutes of an adapter as lines, in SVG that stands in the page."""
+"""Line charts of the last minutes of an adapter, as SVG for the status page."""
 
 from collections.abc import Sequence
 from html import escape
@@ -11,7 +11,7 @@ HEIGHT: Final = 48
 
 
 class ChartPoint(Struct, frozen=True):
-    """The figures of one moment; `misses` are the deadline misses since the one before."""
+    """The figures at one time; `misses` are the deadline misses since the point before it."""
 
     time: float
     """Unix seconds."""
@@ -21,7 +21,7 @@ class ChartPoint(Struct, frozen=True):
 
 
 def lines(moments: Sequence[ChartPoint]) -> str:
-    """Return three small charts; empty until there are two moments."""
+    """Return the HTML of three small charts; empty for fewer than two points."""
     if len(moments) < 2:
         return ""
     minutes = (moments[-1].time - moments[0].time) / 60
@@ -40,9 +40,9 @@ def _line(name: str, values: Sequence[int], tone: str, minutes: float) -> str:
     points = " ".join(
         f"{i * step:.1f},{HEIGHT - 1 - (HEIGHT - 2) * value / most:.1f}" for i, value in enumerate(values)
     )
-    told = escape(f"{name} of the last {minutes:.1f} min: now {values[-1]}, at most {max(values)}")
+    title = escape(f"{name} of the last {minutes:.1f} min: now {values[-1]}, at most {max(values)}")
     return (
         f'<figure><figcaption>{name}, at most {max(values)}</figcaption><svg class="chart {tone}" role="img" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none"><title>{told}</title>'
+        f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none"><title>{title}</title>'
         f'<polyline points="{points}"/></svg></figure>'
     )

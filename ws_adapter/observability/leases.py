@@ -24,7 +24,7 @@ class LeasedSlot:
 
 @dataclass(slots=True)
 class SlotTotals:
-    """Work of one slot for this adapter since it began: sessions, units, and milliseconds for those."""
+    """Work of one slot since the start of this adapter: sessions, units, and milliseconds of the units."""
 
     requests: int = 0
     units: int = 0
@@ -37,7 +37,7 @@ class SlotTotals:
 
 
 MOST_TOTALS: Final = 4096
-"""Slots of which totals are kept: workers that start again have new names."""
+"""The most slots with totals. A bound is needed because a restarted worker has a new name."""
 
 
 class Leases:
@@ -46,7 +46,7 @@ class Leases:
     def __init__(self) -> None:
         self._held: dict[LeasedSlot, None] = {}
         self.totals: dict[tuple[str, int], SlotTotals] = {}
-        """Totals by worker and slot, the latest granted last."""
+        """Totals by worker and slot, the last granted slot last."""
 
     def granted(self, lease: Lease, kind: Kind, now: float, session_id: str = "") -> LeasedSlot:
         """Record that a session got a slot; return the slot."""
@@ -73,5 +73,5 @@ class Leases:
         return list(self._held)
 
     def states(self) -> Counter[SlotState]:
-        """Return how many are in each state."""
+        """Return the number of slots in each state."""
         return Counter(held.state for held in self.held())

@@ -1,6 +1,6 @@
 """Metrics of an adapter.
 
-Events of each message or unit are counted in plain numbers, which any thread reads at collection.
+Plain numbers count the events of each message or unit; the thread that collects metrics reads them.
 """
 
 from collections import Counter, deque
@@ -66,7 +66,7 @@ RECENT_S: Final = 300.0
 
 
 def known_reason(reason: str) -> str:
-    """Return `reason` as a label: clients may give reasons of their own, which would be unbounded series."""
+    """Return `reason` as a label; a reason that a client made up becomes `other`, to bound the series."""
     return reason if reason in _REASONS else semconv.OTHER
 
 
@@ -88,7 +88,7 @@ class Recent:
 class Metrics:
     """All metrics of an adapter.
 
-    Series that alerts and panels use start at 0: a series that begins at 1 has no rate.
+    Series of alerts and panels start at 0, because Prometheus computes no rate for a first value of 1.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -150,7 +150,7 @@ class Metrics:
         self.session_length.record(seconds, kind.value)
 
     def counted_alone(self) -> None:
-        """Count a client that was admitted without asking other adapters."""
+        """Count a connection that was admitted without an answer about the limits of all adapters."""
         self.limited_alone += 1
 
     def failed(self, code: str, *, is_servers: bool) -> None:
@@ -197,7 +197,7 @@ def _count(meter: Meter, metric: Metric, counter: Counter[Any]) -> None:
 
 
 def _samples(counter: Counter[Any]) -> Samples:
-    # A copy, made at once: it may be another thread that reads.
+    # Copy first, since another thread may run this.
     for key, value in list(counter.items()):
         yield key if isinstance(key, tuple) else (key,), value
 

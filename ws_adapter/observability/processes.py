@@ -13,13 +13,13 @@ MOST_BYTES: Final = 2**20
 
 
 class Process(Struct, frozen=True):
-    """One supervised place, whichever process runs there."""
+    """One supervised process, over all its restarts."""
 
     name: str
     state: str
     """`ready` or `starting`."""
     pid: int | None
-    """The process id; None between two processes."""
+    """The process id; None while the process is not running."""
     restarts: int
     """How often the process was restarted."""
     last_end: str
@@ -32,12 +32,12 @@ _decoder: Final = msgspec.json.Decoder(list[Process])
 
 
 def read_processes(file: Path) -> list[Process]:
-    """Return the processes in the file, which is read anew each time; none if it is missing or empty."""
+    """Read the processes from the file; none if it is missing or cannot be read."""
     try:
-        with file.open("rb") as told:
-            return _decoder.decode(told.read(MOST_BYTES))
+        with file.open("rb") as report:
+            return _decoder.decode(report.read(MOST_BYTES))
     except FileNotFoundError:
-        return []  # they are starting
+        return []  # the supervisor has not written it yet
     except (OSError, msgspec.DecodeError) as error:
-        logger.warning("%s does not tell of processes: %s", file, error)
+        logger.warning("the report of processes %s cannot be read: %s", file, error)
         return []

@@ -1,8 +1,7 @@
-"""Telemetry of a session and of its slots: spans, part of the metrics, log lines.
+"""Telemetry of a session and of its slots: spans, metrics and log lines.
 
-Sessions report events and ask nothing, so they behave the same without telemetry.
-
-It contains no content of a conversation.
+Sessions only report events here, so they behave the same without telemetry. Telemetry never contains content
+of a conversation.
 """
 
 import logging
@@ -47,7 +46,7 @@ _FULL: Final = frozenset(
         ErrorCode.WORKER_BUSY,
     }
 )
-"""Errors of overload: as warnings they collapse in the log."""
+"""Errors of overload, logged as warnings, which the log collapses."""
 
 _TOTALS: Final = {
     "reason": semconv.ATTR_CLOSE_REASON,
@@ -59,7 +58,7 @@ _TOTALS: Final = {
     "input_tokens": semconv.ATTR_GEN_AI_INPUT_TOKENS,
     "output_tokens": semconv.ATTR_GEN_AI_OUTPUT_TOKENS,
 }
-"""Totals of a session: in the log, and on its last span."""
+"""Span attributes of the totals in a session's last log line and span."""
 
 OPERATIONS: Final = {
     Kind.AUDIO_DUPLEX: "duplex",
@@ -83,7 +82,7 @@ _UNSERVED: Final = frozenset({QueueOutcome.FULL, QueueOutcome.EXPIRED, QueueOutc
 
 
 _BACKGROUND: Final = "background"
-"""Stands for a dialect in the figures of transcription beside a conversation."""
+"""The dialect label of background transcription in a conversation."""
 
 
 class SessionTelemetry:
@@ -99,8 +98,8 @@ class SessionTelemetry:
         clock: Clock,
         takes_line: Callable[[], bool],
     ) -> None:
-        """`fields` are on each log line; `clock` is the session's. `takes_line` counts log lines about the
-        client, and returns False beyond the limit."""
+        """`fields` are those of each log line, and `clock` is the session's. `takes_line` counts a log line
+        about the client, and returns False beyond the rate limit."""
         self.metrics = metrics
         self.trace = trace
         self.fields = fields
@@ -155,14 +154,17 @@ class SessionTelemetry:
         self.metrics.slow_consumers[SlowAction.CLOSED] += 1
 
     def failed_over(self, outcome: FailoverOutcome, reason: Reason, seconds: float, units: int) -> None:
-        """Record a finished failover, its duration in seconds, and the number of units in the journal."""
+        """Record a finished failover that took `seconds`, with `units` in the journal."""
         self.metrics.failovers[outcome] += 1
         is_continued = outcome is FailoverOutcome.CONTINUED
         if is_continued:
             self.metrics.replayed_units += units
         is_failed = not is_continued and outcome is not FailoverOutcome.LEFT
-        told = {semconv.ATTR_OUTCOME: outcome.value, semconv.ATTR_REPLAYED: units if is_continued else 0}
-        self.trace.failover(seconds, told, reason if is_failed else "")
+        attributes = {
+            semconv.ATTR_OUTCOME: outcome.value,
+            semconv.ATTR_REPLAYED: units if is_continued else 0,
+        }
+        self.trace.failover(seconds, attributes, reason if is_failed else "")
         extra = {
             "outcome": outcome.value,
             "reason": reason.value,
@@ -182,7 +184,7 @@ class SessionTelemetry:
             self.trace.relate(context)
 
     def ended(self, reason: str, close: int | None) -> None:
-        """Record the end of the session, after everything else."""
+        """Record the end of the session; `close` is the WebSocket close code. Call it last."""
         reason = known_reason(reason)
         now = self.clock.now()
         seconds = now - self._began_at
@@ -206,7 +208,7 @@ class SessionTelemetry:
 
 
 class BackgroundTelemetry:
-    """Telemetry of a transcription beside a conversation; its slots and units count as transcription."""
+    """Telemetry of background transcription; its slots and units count as transcription."""
 
     kind: Final = Kind.TRANSCRIPTION
 
@@ -237,7 +239,7 @@ class SlotTelemetry:
         self._metrics = session.metrics
         self._clock = session.clock
         self._has_kept = False
-        """Whether units of a lost worker wait for another one."""
+        """Whether units of a lost worker wait for another worker."""
         self._begin()
 
     def _begin(self) -> None:
@@ -249,14 +251,14 @@ class SlotTelemetry:
         self._lost: Reason | None = None
 
     def __enter__(self) -> None:
-        """Record that the session enters the queue, also in place of a slot that was lost."""
+        """Record that the session enters the queue, for the first time or after the loss of a slot."""
         self._begin()
         self._trace.queued()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Record that the slot is clean again, or that there was none."""
+        """Record that the worker has cleaned the slot, or that none was granted."""
         if self._held is None:
             outcome = _WAITS.get(kind, QueueOutcome.GAVE_UP)
             self._metrics.waited(self._clock.now() - self._queued_at, outcome)
@@ -320,7 +322,7 @@ class SlotTelemetry:
             self._held.state = SlotState.ATTACHED
 
     def began(self) -> None:
-        """Record that the session takes units."""
+        """Record that the session accepts units."""
         self._has_kept = False
         self._trace.began()
 
@@ -333,11 +335,11 @@ class SlotTelemetry:
         self._has_kept = keeps_units
 
     def given_up(self) -> None:
-        """Record that the session leaves and the worker cleans the slot."""
+        """Record that the session releases the slot, which the worker then cleans."""
         self._close(None)
 
     def _close(self, reason: Reason | None, *, keeps_units: bool = False) -> None:
-        """End every open span, once: later units belong to the next slot."""
+        """End every open span, since later units belong to the next slot."""
         self._trace.over(reason or "", is_ours=is_ours(reason))
         has_units = self._has_kept
         if self._held is not None and self._held.state is SlotState.ATTACHED:

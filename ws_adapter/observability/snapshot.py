@@ -1,4 +1,4 @@
-"""The state of workers, slots and the queue, for pages that only show it."""
+"""The state of workers, slots and the queue, for status pages and gauges."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ REFRESH_S: Final = 5.0
 """The longest age of the snapshot in seconds, unless a caller refreshes it."""
 
 MOMENTS: Final = 60
-"""The number of kept moments, five minutes."""
+"""The number of points in the history: five minutes."""
 
 
 class Snapshot:
@@ -57,7 +57,7 @@ class Snapshot:
         self._recent = Recent()
         self._peers = peers or NoPeers()
         self.peers: list[Peer] = []
-        """The adapters of the cluster, this one among them; none where it is alone."""
+        """The adapters of the cluster, including this one; none if it is alone."""
         self._processes_file = processes_file
         self.processes: list[Process] = []
         """Processes started together with this adapter; none if there is no supervisor."""
@@ -73,11 +73,11 @@ class Snapshot:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a session could start."""
+        """Whether a new session can start."""
         return self.status.workers > 0 and bool(self.registry.ready()) and not self.load.is_draining
 
     async def refresh(self) -> None:
-        """Ask the dispatcher and the other adapters."""
+        """Read the state from the dispatcher, the other adapters and the supervisor."""
         self.peers = await self._peers.all()
         self.status = await self._dispatcher.status()
         self.view = await self._dispatcher.view()

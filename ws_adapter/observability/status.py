@@ -22,12 +22,12 @@ class WorkerStatus(Struct, frozen=True):
     model: str | None
     slots: int | None
     held: int
-    """Slots that sessions have there, of all adapters."""
+    """Slots of the worker that sessions of all adapters hold."""
     revision: str | None = None
 
 
 class LeaseStatus(Struct, frozen=True):
-    """One slot that a session has, in seconds since it was granted."""
+    """One slot that a session holds; `age_s` is the time since its grant in seconds."""
 
     worker_id: str
     slot: int

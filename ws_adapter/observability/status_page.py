@@ -38,10 +38,11 @@ def render(status: Status) -> str:
 
 
 def render_drain(status: Status) -> str:
-    """Return the page that asks before it drains."""
+    """Return the page that asks for confirmation before the adapter drains."""
     question = (
-        f"<p>New sessions are rejected, {len(status.queue)} that wait too. {status.sessions} that run may "
-        "finish within the time that <code>--drain-timeout-s</code> gives them; then this adapter ends.</p>"
+        f"<p>The adapter rejects new sessions, and the {len(status.queue)} in the queue. The "
+        f"{status.sessions} running ones may finish within <code>--drain-timeout-s</code>; then this adapter "
+        "ends.</p>"
         f'<form method="post" action="{DRAIN}"><button class="danger">Drain this adapter</button> '
         '<a class="button" href="/">Back</a></form>'
     )
@@ -107,7 +108,7 @@ def _processes(status: Status) -> str:
         )
         for process in status.processes
     )
-    names = ("process", "state", "pid#~", "started again#", "why, the last time")
+    names = ("process", "state", "pid#~", "restarts#", "last reason")
     return page.section("Processes", page.table(names, rows, len(status.processes)))
 
 
@@ -158,7 +159,5 @@ def _queue(status: Status) -> str:
         )
         for waiting in status.queue
     )
-    table = page.table(
-        ("place", "ticket~", "session", "waited#", "to wait, estimated#"), rows, len(status.queue)
-    )
+    table = page.table(("place", "ticket~", "session", "waited#", "estimated wait#"), rows, len(status.queue))
     return page.section("Queue", table if status.queue else page.placeholder("No session waits."))

@@ -1,7 +1,7 @@
-"""Spans of the adapter: short ones, tied together by links and the session's id.
+"""Spans of the adapter: short ones, connected by links and the id of the session.
 
-Whether a session is traced is decided once, by the sampler, for its first span. A session that is not traced
-has a trace id all the same, which goes to the client, to the log, and with the flag 00 to the worker.
+The sampler decides once, for the first span of a session, whether the session is traced. An untraced session
+has a trace id too: the client and the log get it, and the worker gets it with the flags 00.
 """
 
 import random
@@ -34,13 +34,13 @@ from antiphon_service.telemetry.providers import Telemetry
 from ws_adapter.worker.transport.rpc import Metadata
 
 GROUP_S: Final = 30.0
-"""The length in seconds of a trace of units, if no turn ends before."""
+"""The longest duration of one trace of units, in seconds; the end of a turn ends it earlier."""
 
 MOST_POSITIONS: Final = 20
 """The most queue positions on a span."""
 
 MOST_REFUSED: Final = 8
-"""The most refused events that are kept while no span is open."""
+"""The most rejected events that are stored while no span is open."""
 
 MOST_LINKS: Final = 64
 """The most units that a turn links to."""
@@ -51,12 +51,12 @@ Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
 def _ago(seconds: float) -> int:
-    """Return the wall clock in ns `seconds` ago, for spans: the session has a clock of its own."""
+    """Return the wall-clock time `seconds` ago in ns, for spans, since sessions have a clock of their own."""
     return time.time_ns() - int(seconds * 1e9)
 
 
 def _fail(span: Span, error: str, *, is_ours: bool) -> None:
-    """Record a failure on a span; its status is an error only if the fault is ours."""
+    """Record a failure on a span; its status is an error only if the server is at fault (`is_ours`)."""
     span.set_attribute(semconv.ATTR_ERROR_TYPE, error)
     if is_ours:
         span.set_status(StatusCode.ERROR)
@@ -65,7 +65,7 @@ def _fail(span: Span, error: str, *, is_ours: bool) -> None:
 class Upgrade:
     """The span of one WebSocket request, and the trace of the session that follows.
 
-    `parent` is continued; `linked` is not, since it comes from an untrusted caller.
+    The span continues the trace of `parent`. It only links to `linked`, which an untrusted caller sent.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class Upgrade:
             self._span.set_attribute(semconv.ATTR_HTTP_STATUS, status)
 
     def end(self, error: str = "", *, is_ours: bool = False) -> None:
-        """End the span: a session began, `error` refused it, or the client disconnected. The first call
-        counts."""
+        """End the span because a session began, `error` rejected it, or the client disconnected. Only the
+        first call has an effect."""
         if not self._span.is_recording():
             return
         if error:
@@ -117,8 +117,7 @@ class Upgrade:
         self._span.end()
 
     def session(self, attributes: Attributes) -> "SessionTrace":
-        """Return the trace of the session that it becomes, on whose spans `attributes` stand; ends the
-        span."""
+        """End the span; return the trace of the session, whose spans get `attributes`."""
         if self._span.is_recording():
             self._span.set_attributes(attributes)
         self.end()
@@ -137,7 +136,7 @@ class SessionTrace:
         self._related: SpanContext | None = None
         """The trace context of the client, until a span links to it."""
         self._refused: deque[tuple[int, str]] = deque(maxlen=MOST_REFUSED)
-        """Refused events of the client, with their times and reasons, until a span can hold them."""
+        """Rejected events of the client, with their times and codes, until a span records them."""
         self._latest: Span = INVALID_SPAN
         """The span that began last."""
         self._opening: Span = INVALID_SPAN
@@ -145,18 +144,18 @@ class SessionTrace:
         self._tracer = telemetry.always
         self._attributes = attributes
         self._session_id = {semconv.ATTR_SESSION_ID: attributes[semconv.ATTR_SESSION_ID]}
-        """The only session attribute on spans of units and turns: it identifies the rest, and attributes
-        cost."""
+        """The only session attribute on spans of units and turns, since each attribute costs time; the id
+        identifies the others."""
         self._group: SpanContext | None = None
         self._group_since = 0.0
         self.untraced = f"00-{upgrade.trace_id}-%016x-00"
-        """The `traceparent` of an untraced unit, without the number of its span."""
+        """The format of the `traceparent` of an untraced unit; the argument is its span id."""
 
     # ------------------------------------------------------------------------------- the spans themselves
 
     def opening(self, name: str, parent: SpanContext | None) -> Span:
-        """Return a span of a slot's beginning; INVALID_SPAN, which does nothing, where the session is not
-        traced."""
+        """Begin a span of the wait for a slot or of the start in it; return INVALID_SPAN, which does nothing,
+        if the session is not traced."""
         if self.is_sampled:
             self._opening = self._start(name, parent, 0.0, self._attributes)
             return self._opening
@@ -178,21 +177,21 @@ class SessionTrace:
     # -------------------------------------------------------------------------------- what the client does
 
     def relate(self, context: SpanContext) -> None:
-        """Link the session to the trace context that an event of the client carries."""
+        """Link the open span, or the next one, to the trace context in an event of the client."""
         if self._opening.is_recording():
             self._opening.add_link(context)
         else:
             self._related = context
 
     def refused(self, code: str) -> None:
-        """Record a refused event of the client on the open span or the next one."""
+        """Record a rejected event of the client on the open span, or on the next one."""
         if self._latest.is_recording():
             self._latest.add_event(semconv.EVENT_REFUSED, {semconv.ATTR_ERROR_TYPE: code})
         elif self.is_sampled:
             self._refused.append((time.time_ns(), code))
 
     def aside(self) -> "SessionTrace":
-        """Return spans for work beside the conversation: no other span links to them."""
+        """Return a trace for background work, to whose spans no other span links."""
         return SessionTrace(self._telemetry, self.upgrade, self._attributes)
 
     def slot(self) -> "SlotTrace":
@@ -202,7 +201,8 @@ class SessionTrace:
     # ------------------------------------------------------------------------------------------ the units
 
     def unit(self, now: float, since_s: float, number: int) -> Span:
-        """Begin the span of a unit that was accepted `since_s` ago, where the session is traced."""
+        """Begin the span of a unit that was accepted `since_s` seconds ago. Call it only for a traced
+        session."""
         if self._group is not None and now - self._group_since >= GROUP_S:
             self._group = None
         own = {**self._session_id, semconv.ATTR_UNIT: number}
@@ -220,7 +220,8 @@ class SessionTrace:
         span.end()
 
     def turn(self, since_s: float, units: list[SpanContext], attributes: Attributes) -> None:
-        """Write the span of a turn that is over, and its group where the session is traced."""
+        """Write the span of a finished turn, and end the trace of its units. Call it only for a traced
+        session."""
         span = self._start(semconv.SPAN_TURN, self._group, since_s, {**self._session_id, **attributes})
         for unit in units:
             span.add_link(unit)
@@ -228,7 +229,8 @@ class SessionTrace:
         self._group = None
 
     def failover(self, since_s: float, attributes: Attributes, error: str) -> None:
-        """Record the span of a finished failover, if the session is traced; `error` is why it failed."""
+        """Write the span of a finished failover, if the session is traced; `error` is empty or why it
+        failed."""
         if not self.is_sampled:
             return
         span = self._start(semconv.SPAN_FAILOVER, None, since_s, {**self._attributes, **attributes})
@@ -239,8 +241,8 @@ class SessionTrace:
     # -------------------------------------------------------------------------------------------- the end
 
     def end(self, error: str, attributes: Attributes) -> None:
-        """Write the span of the session's end; with `error`, a fault of ours, also if nothing else was
-        traced."""
+        """Write the span of the session's end. With `error`, a fault of the server, this span is written
+        even for an untraced session."""
         if not self.is_sampled and not error:
             return
         span = self._start(semconv.SPAN_END, self.upgrade.context, 0.0, {**self._attributes, **attributes})
@@ -250,11 +252,11 @@ class SessionTrace:
 
 
 class SlotTrace:
-    """Spans of waiting for one slot and of beginning at its worker. At most one is open at a time."""
+    """Spans of the wait for one slot and of the start at its worker. At most one is open at a time."""
 
     def __init__(self, trace: SessionTrace) -> None:
         self._trace = trace
-        # The first slot belongs to the trace of the upgrade; those of later turns begin one of their own.
+        # The first slot belongs to the trace of the upgrade; each later slot begins a trace of its own.
         self._parent = trace.upgrade.context if trace.anchor is None else None
         self._span: Span = INVALID_SPAN
         self._context = trace.upgrade.context
@@ -267,7 +269,7 @@ class SlotTrace:
             self._parent = self._span.get_span_context()
 
     def moved(self, position: int, length: int) -> None:
-        """Add the new place in the queue as an event."""
+        """Add the new queue position to the span as an event."""
         if self._positions < MOST_POSITIONS and self._span.is_recording():
             self._positions += 1
             place = {semconv.ATTR_QUEUE_POSITION: position, semconv.ATTR_QUEUE_LENGTH: length}
@@ -295,7 +297,7 @@ class SlotTrace:
         return tuple(headers)
 
     def began(self) -> None:
-        """End the span of the start, to which later spans link."""
+        """End the span of the start; later spans link to it."""
         if self._span is not INVALID_SPAN:
             self._trace.anchor = self._context
         self._end()

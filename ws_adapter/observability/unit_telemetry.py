@@ -1,4 +1,4 @@
-"""Telemetry of units, and of the turns that they make: deadline misses, time to first text and audio.
+"""Telemetry of units and of the turns that they form: deadline misses, time to first text and audio.
 
 The caller reports when each unit starts and ends, and passes the `traceparent` of `ran` to the worker.
 """
@@ -29,7 +29,7 @@ _BYTES_PER_S: Final = 4 * 16_000
 
 
 def is_ours(reason: Reason | None) -> bool:
-    """Return whether the reason of a worker's end is our fault."""
+    """Return whether the server is at fault for this end of a session; False for None."""
     code = VERDICTS[reason].code if reason is not None else None
     return code is not None and code.is_servers
 
@@ -51,7 +51,7 @@ class _Unit(Struct, eq=False):
 
 
 class _Turn(Struct, eq=False):
-    """A turn of the model so far. Times in seconds."""
+    """The open turn of the model. Times in seconds."""
 
     began_at: float
     units: list[SpanContext] = field(default_factory=list)
@@ -62,7 +62,8 @@ class _Turn(Struct, eq=False):
 
 
 class UnitTelemetry:
-    """Telemetry of a session's units at the worker, its open turn, and totals of those that are over."""
+    """Telemetry of a session's units at the worker and its open turn, with totals of finished units and
+    turns."""
 
     def __init__(
         self,
@@ -87,16 +88,16 @@ class UnitTelemetry:
         self._outbox = metrics.outbox.recorder()
         self._has_waited = False
         self.slot: SlotTotals | None = None
-        """Totals of the slot that the session has, or had last."""
+        """Totals of the current or last slot of the session."""
         self._running: dict[int, _Unit] = {}
         self._ending: _Unit | None = None
-        """The unit whose end is being passed on."""
+        """The unit whose end is being sent to the client."""
         self._turn: _Turn | None = None
 
     # -------------------------------------------------------------------------------------- the units
 
     def ran(self, run: Run) -> str:
-        """Record a unit that is given to the worker; return its `traceparent`."""
+        """Record a unit that is sent to the worker; return its `traceparent`."""
         now, trace = self._clock.now(), self._trace
         accepted_at, audio_s, ends = now, 0.0, None
         if isinstance(run, RunUnit):
@@ -110,11 +111,12 @@ class UnitTelemetry:
         self._fields.unit = run.unit
         if span is not INVALID_SPAN:
             return format_traceparent(span.get_span_context())
-        # The span ID is no secret and is drawn for every unit, so a fast generator does.
+        # The span id is not a secret and every unit needs one, so a fast generator is enough.
         return trace.untraced % (random.getrandbits(64) or 1)
 
     def said(self, piece: Piece, *, was_told: bool) -> None:
-        """Record a part of a unit that was passed on, or is kept until the unit is over."""
+        """Record a part of an answer; with `was_told` it was sent to the client, else it waits for the unit's
+        end."""
         unit = self._running.get(piece.unit)
         if unit is None:
             return
@@ -128,12 +130,12 @@ class UnitTelemetry:
                 self._first_audio(unit, self._clock.now())
 
     def ends(self, done: UnitDone) -> None:
-        """Record that a unit is over at the worker; `ended` follows when its end was passed on."""
+        """Record that the worker finished a unit; `ended` follows when its end was sent to the client."""
         self._ending = self._running.pop(done.unit, None)
 
     def ended(self, done: UnitDone, waiting_s: float) -> None:
-        """Record that the end of a unit was passed on while `waiting_s` seconds of audio wait for the
-        client."""
+        """Record that the end of a unit was sent to the client, with `waiting_s` seconds of audio in the
+        outbox."""
         if waiting_s:
             self._has_waited = True
             self._outbox(waiting_s)
@@ -163,13 +165,13 @@ class UnitTelemetry:
             self._end_span(unit.span, done)
 
     def answered(self, answer: Answer) -> None:
-        """Record an answer on its way to the client; it knows how many units were dropped so far."""
+        """Record an answer to the client, for its number of dropped units so far."""
         if answer.dropped_total != self.dropped:
             self._metrics.dropped[self._kind, DropReason.STALE] += answer.dropped_total - self.dropped
             self.dropped = answer.dropped_total
 
     def abandoned(self, reason: Reason | None) -> None:
-        """Record that no unit at the worker will be answered: the slot is given up or, for `reason`, lost."""
+        """Record that no unit at the worker will be answered: the slot is released, or lost for `reason`."""
         units, self._running = self._running, {}
         if units:
             self._metrics.dropped[self._kind, DropReason.SESSION_END] += len(units)
@@ -190,7 +192,7 @@ class UnitTelemetry:
     # -------------------------------------------------------------------------------------- the turns
 
     def end(self, now: float) -> None:
-        """End the telemetry of the session, with a turn that is still open."""
+        """End the telemetry of the session, and its open turn."""
         if not self._has_waited:
             self._outbox(0.0)
         if self._turn is not None:
@@ -211,14 +213,14 @@ class UnitTelemetry:
             unit.span.add_event(semconv.EVENT_FIRST_AUDIO)
 
     def _count(self, unit: _Unit, done: UnitDone, now: float) -> None:
-        """Add a unit to the totals and to its turn, which may be over with it."""
+        """Add a unit to the totals and to its turn, and end the turn with its last unit."""
         given, made = done.tokens.input_tokens, done.tokens.output_tokens
         self.units += 1
         self.input_tokens += given
         self.output_tokens += made
         turn = self._turn
         if unit.is_turn or unit.ends_utterance is not None:
-            turn = self._turn_of(unit)  # also if nothing was said
+            turn = self._turn_of(unit)  # also without any text or audio
         if turn is None:
             return
         turn.input_tokens += given

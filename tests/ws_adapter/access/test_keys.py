@@ -90,7 +90,7 @@ def test_key_rights_are_read_after_its_hash(tmp_path: Path, marks: list[str]) ->
         (f"# x\nalice:{HASH}:colour=red", "Line 2 of .*: there is no field 'colour'; expected expires"),
         (f"alice:{HASH}:admin colour", "Line 1 of .* is no key"),
         (f"alice:{HASH}:modes=chat admin", "Line 1 of .* is no key"),
-        (f"alice:{HASH}:connections=2 connections=3", "Line 1 of .*: 'connections' stands there twice"),
+        (f"alice:{HASH}:connections=2 connections=3", "Line 1 of .*: 'connections' appears twice"),
         (f"alice:{HASH}:expires=31.1.2030", "Line 1 of .*: expires must be a date such as 2030-01-31"),
         (f"alice:{HASH}:expires=2030-02-30", "Line 1 of .*: expires must be .*, not '2030-02-30'"),
         (f"alice:{HASH}:expires=2030-01-31T18:00:00+01:00", "Line 1 of .*: expires must be"),

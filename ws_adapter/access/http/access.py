@@ -58,7 +58,7 @@ FORWARDING: Final = (
     "Forwarded",
     "Via",
 )
-"""Headers of proxies. No web page can have a browser send them to another origin unasked."""
+"""Headers of proxies. A web page cannot make a browser send them to another origin without a preflight."""
 
 _NO_SECRET: Final = "the client secret is not known here, or has expired; ask your server for another"
 
@@ -73,7 +73,7 @@ class _Typed(msgspec.Struct):
 
 
 _typed: Final = msgspec.json.Decoder(_Typed)
-"""The reader of the kind of session that settings are for."""
+"""Decodes the session type of the settings in a client secret."""
 
 
 class Denied(Exception):
@@ -86,7 +86,7 @@ class Denied(Exception):
 
     @property
     def is_unknown_key(self) -> bool:
-        """Whether the key is missing, wrong or expired, which some dialects tell after the upgrade."""
+        """Whether the key is missing, wrong or expired; some dialects report this after the upgrade."""
         return self.response.status_code == HTTPStatus.UNAUTHORIZED
 
 
@@ -105,8 +105,8 @@ class Pass:
     """An admitted connection. Call `leave` once when it has ended; `allowance` holds the token buckets for
     its frames and its log lines.
 
-    `session` are the settings that a client secret brought along, as JSON. With `unknown` somebody comes in
-    only to be told that the key is missing, wrong or expired; it is what is counted.
+    `session` are the settings of a client secret, as JSON. A connection with `key_rejection` was admitted
+    only to report, after the upgrade, that its key is missing, wrong or expired.
     """
 
     key: Key | None
@@ -115,10 +115,10 @@ class Pass:
     rights: Rights = ALL_RIGHTS
     session: bytes = b""
     tenant: str = ""
-    """Its sessions share cached prompts within this tenant: its key, else its address. Empty (a tenant of its
-    own) behind a proxy that is not trusted, and with a client secret, since its key has many users."""
+    """The tenant whose sessions share cached prompts: the key, else the address. Empty, for a tenant of its
+    own, behind a proxy that is not trusted and with a client secret, whose key has many users."""
     holder: str = ""
-    """Slots of direct calls are counted by this holder. Empty on this machine without a key: no bound."""
+    """The holder for the slot limit of direct calls; empty, for no limit, on this machine without a key."""
     key_rejection: Rejection | None = None
 
 
@@ -132,8 +132,10 @@ class Access:
         peers: Peers | None = None,
         accounts: Accounts | None = None,
     ) -> None:
-        """Read the file of keys and that of client secrets' keys, if there are any; `peers` are those who let
-        clients in too, and `accounts` know whose quota is spent. Raises `ConfigurationError`."""
+        """Read the files of keys and of signing keys, if there are any. Raises `ConfigurationError`.
+
+        `peers` are the other adapters whose connections count for the rate limits, `accounts` the quotas.
+        """
         self._accounts = accounts
         self._peers = peers or NoPeers()
         self._keys = Keys(options.keys) if options.auth != "off" else None
@@ -155,7 +157,7 @@ class Access:
         self.use(options)
 
     def use(self, options: AdapterOptions) -> None:
-        """Take origins, proxies and rates from `options`; connections that are open keep their allowance."""
+        """Take origins, proxies and rate limits from `options`; open connections keep their token buckets."""
         origins = options.allowed_origins
         self._takes_any_origin = origins is not None and ANY_ORIGIN in origins
         self._origins = frozenset(origin.lower() for origin in origins or ())
@@ -167,12 +169,12 @@ class Access:
         self._key_bounds = Bounds(options.opens_per_min_per_key, options.connections_per_key)
 
     def reload(self) -> None:
-        """Read the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
+        """Read the file of keys again. Raises `ConfigurationError`, and then the keys stay as they were."""
         if self._keys is not None:
             self._keys.reload()
 
     def use_keys(self, text: str) -> None:
-        """Take the keys that adapters share. Raises `ConfigurationError`, and then all stays as it was."""
+        """Use these shared keys. Raises `ConfigurationError`, and then the keys stay as they were."""
         if self._keys is not None:
             self._keys.use(text, SHARED)
 
@@ -195,7 +197,7 @@ class Access:
         return errors.KEY_EXPIRED if current.has_expired(self._clock.unix()) else None
 
     def next_expiry(self) -> float | None:
-        """Return in how many seconds the next key expires; None if none will."""
+        """Return the seconds until the next key expires; None if none will."""
         now = self._clock.unix()
         at = self._keys.next_expiry(now) if self._keys is not None else None
         return at - now if at is not None else None
@@ -203,7 +205,7 @@ class Access:
     def caller(self, request: Request, peer: str) -> Caller:
         """Return the caller of a request over a connection from the address `peer`.
 
-        Somebody whom a proxy on this machine forwards is not local, whether the proxy is trusted or not.
+        A client behind a proxy on this machine is not local, whether the proxy is trusted or not.
         """
         headers = request.headers
         address = client_address(peer, headers.get_all("X-Forwarded-For"), self._proxies)
@@ -212,7 +214,7 @@ class Access:
         if is_unnamed and not self._has_warned_of_proxy:
             self._has_warned_of_proxy = True
             logger.warning(
-                "a proxy on this machine forwards requests, and all its visitors are limited as one: "
+                "a proxy on this machine forwards requests, and all its clients share one rate limit: "
                 "name it with --trusted-proxies"
             )
         is_known = not self._is_proxy(address)
@@ -231,12 +233,12 @@ class Access:
         *,
         resumes: bool = False,
     ) -> Pass:
-        """Let a WebSocket in, or a gRPC call, for which nothing is `found`. Raises `Denied`.
+        """Admit a WebSocket, or a gRPC call, which has no `found`. Raises `Denied`.
 
-        What was counted on the way is given back if a later check fails, except the attempt itself. Other
-        adapters are asked last, and about those with a bad key too. A connection that `resumes` a session
-        counts as an attempt only, since the session has kept its place; its client secret may have expired
-        since the session began.
+        If a later check fails, the connection is no longer counted; the attempt still is. Other adapters are
+        asked last, also for a client with a bad key. A connection that `resumes` a session counts as an
+        attempt only, since the session is still counted; its client secret may have expired since the session
+        began.
         """
         self.check_origin(request, caller)
         dialect = found.dialect if found is not None else None
@@ -280,7 +282,7 @@ class Access:
             )
 
     def _check_quota(self, key: Key) -> None:
-        """Raise `Denied` for a key whose quota was found spent just now."""
+        """Raise `Denied` for a key whose quota was found spent a few seconds ago."""
         retry_s = self._accounts.retry_s(key.tenant) if self._accounts is not None else None
         if retry_s is not None:
             raise Denied(
@@ -296,7 +298,7 @@ class Access:
         )
 
     async def _ask_peers(self, counts: Sequence[tuple[RateLimits, str, Bounds]]) -> Callable[[], None]:
-        """Count a connection among those of all adapters; return what to call once when it has ended.
+        """Count a connection in all adapters; return a callback for its end, to be called once.
 
         Raises `TooMany`.
         """
@@ -317,14 +319,14 @@ class Access:
             raise Denied(Rejection.RATE, responses.too_many(message, math.ceil(bucket.wait_s)))
 
     def allowance(self, caller: Caller) -> Allowance:
-        """Return what the address of a caller may still do."""
+        """Return the token buckets of the address of a caller."""
         return self._allowances.of(caller.name, is_limited=not caller.is_local)
 
     def check_origin(self, request: Request, caller: Caller) -> None:
         """Raise `Denied` for a web page that may not use the adapter.
 
-        Where no origin is named, pages of any may, but not by way of a browser on this machine: what listens
-        on loopback is for this machine.
+        Without `allowed_origins` pages of any origin may, except in a browser on this machine: a server on
+        loopback is for this machine alone.
         """
         if self._takes_any_origin:
             return
@@ -341,7 +343,8 @@ class Access:
         return not caller.is_local or _is_local(_host(origin))
 
     def _check_host(self, request: Request) -> None:
-        """Refuse DNS rebinding: a page whose name was made to mean this machine has that name in Host."""
+        """Reject DNS rebinding: the Host of such a request is a foreign name that resolves to this
+        machine."""
         named = {_host(origin) for origin in self._origins}
         for host in request.headers.get_all("Host"):
             name = _host(f"//{host.lower()}")
@@ -352,8 +355,8 @@ class Access:
     def identify(self, request: Request, *, admin: bool = False, by_password: bool = False) -> Key | None:
         """Return the key of a request; None if none is needed. Raises `Denied` without a valid one.
 
-        With `admin` only an admin's key will do. With `by_password` the key may also be the password of HTTP
-        Basic, whatever the user is called: a browser then asks for it.
+        With `admin` only an admin's key is valid. With `by_password` the key may also be the password of HTTP
+        Basic, with any user name, so that a browser asks for it.
         """
         if self._keys is None:
             return None
@@ -363,7 +366,7 @@ class Access:
             message = f"a key is needed: {_WHERE}"
             raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
         if self._keys.are_unknown:
-            # Of a key nobody can say whether it is good: it is not refused for good.
+            # Without the list of keys no key can be judged, so the rejection is temporary.
             message = "the keys cannot be looked up at the moment; try again later"
             raise Denied(Rejection.AUTH, responses.unavailable(message))
         key = self._keys.find(secret)
@@ -375,15 +378,16 @@ class Access:
         _check_origins(request, key.rights, is_needed=False)
         if admin and not key.is_admin:
             message = "this needs the key of an admin"
-            # A browser keeps a password that is not answered with 401, and never asks for another.
+            # Only a 401 makes a browser discard the password and ask for another.
             if password is not None:
                 raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=True))
             raise Denied(Rejection.AUTH, responses.forbidden(message))
         return key
 
     def opened_by(self, request: Request, *, resumes: bool = False) -> Set[Mode]:
-        """Return the modes that the client secret of a request opens: none without a secret, the requested
-        one if the secret is invalid. The secret of a request that `resumes` a session may have expired."""
+        """Return the modes that the client secret of a request opens: none without a secret, and chat and
+        transcription if the secret is invalid. The secret of a request that `resumes` a session may have
+        expired."""
         secret = self._secret(request)
         if not secret.startswith(PREFIX):
             return frozenset()
@@ -396,8 +400,8 @@ class Access:
     def _admit(self, request: Request, dialect: Dialect | None, *, resumes: bool) -> Admission:
         """Return the admission of a request. Raises `Denied`.
 
-        A client secret counts for the limits of the key that it was made with and ends with it. It inherits
-        no trust: it is no admin's, and its traces are not continued.
+        A client secret counts for the limits of the key that it was made with, and expires with that key. It
+        gives no rights of an admin, and its traces are not continued.
         """
         secret = self._secret(request)
         if dialect is None or not dialect.takes_client_secrets or not secret.startswith(PREFIX):
@@ -418,8 +422,7 @@ class Access:
         return Admission(key, rights, grant.session, is_secret=True)
 
     def _secret(self, request: Request) -> str:
-        """Return what was sent as a key: in a header, as a subprotocol, in the query; the first that is
-        there."""
+        """Return the key of a request: from the Authorization header, else a subprotocol, else the query."""
         for value in request.headers.get_all("Authorization"):
             if value.lower().startswith(_BEARER):
                 return value[len(_BEARER) :].strip()
@@ -430,7 +433,7 @@ class Access:
 
 
 def _bounds(bounds: Bounds, *, resumes: bool) -> Bounds:
-    """Return the limits of a connection, of one that `resumes` a session without that of connections."""
+    """Return the limits of a new connection; one that `resumes` a session has no limit of connections."""
     return bounds._replace(connections=0) if resumes else bounds
 
 
@@ -449,7 +452,7 @@ def _holder(key: Key | None, caller: Caller) -> str:
 
 
 def _check_origins(request: Request, rights: Rights, *, is_needed: bool) -> None:
-    """Raise `Denied` for a page of another origin than the key or the client secret is for.
+    """Raise `Denied` for a page whose origin the key or the client secret does not allow.
 
     With `is_needed` a request without an origin is denied too: it does not come from a browser.
     """
@@ -462,7 +465,7 @@ def _check_origins(request: Request, rights: Rights, *, is_needed: bool) -> None
 
 
 def _check_rights(found: Selection, rights: Rights) -> None:
-    """Raise `Denied` for a mode or a model that the key or the client secret is not for."""
+    """Raise `Denied` for a mode or a model that the key or the client secret does not allow."""
     if not rights.allows_mode(found.mode):
         message = f"the key or client secret is for {shown(rights.modes or ())}, not for {found.mode}"
         raise Denied(Rejection.FORBIDDEN, responses.not_allowed("mode_not_allowed", message))
@@ -472,7 +475,7 @@ def _check_rights(found: Selection, rights: Rights) -> None:
 
 
 def _password(request: Request) -> str | None:
-    """Return what was sent as the password of HTTP Basic: None without it, empty if it cannot be read."""
+    """Return the password of HTTP Basic: None without one, empty if it cannot be read."""
     for value in request.headers.get_all("Authorization"):
         if value.lower().startswith(_BASIC):
             try:
@@ -492,10 +495,10 @@ def _host(origin: str) -> str:
 
 
 def _is_own(origin: str, request: Request) -> bool:
-    """Return whether a page comes from where it connects to: the web page that is served here.
+    """Return whether a page has the same origin as this server, as the web page served here has.
 
-    Of a name that somebody could make mean this server that is no proof: only of an address, of this
-    machine, or of a name without a dot.
+    Only an address, a name of this machine or a name without a dot counts: an attacker can make any other
+    name resolve to this server.
     """
     name = _host(origin)
     if not (_is_address(name) or _is_local(name) or (name and "." not in name)):
@@ -504,7 +507,7 @@ def _is_own(origin: str, request: Request) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether a name or an address means this machine, whoever is asked."""
+    """Return whether a name or an address always means this machine: localhost, or an address of loopback."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     return _is_address(host) and ip_address(host).is_loopback

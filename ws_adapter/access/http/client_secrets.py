@@ -1,5 +1,4 @@
-"""`POST /v1/realtime/client_secrets`: a server that has a key gets a secret with which a browser can
-connect."""
+"""`POST /v1/realtime/client_secrets`: a server with a key requests a client secret for a browser."""
 
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
@@ -43,13 +42,13 @@ class ExpiresAfter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bind(Struct, frozen=True, forbid_unknown_fields=True):
-    """The binding of a client secret; an absent field or null leaves it as free as its key."""
+    """The binding of a client secret; an absent field or null adds no restriction to those of the key."""
 
     origin: Annotated[str, Meta(max_length=300)] | None = None
     """Origin of the web page, such as `https://example.org`."""
     model: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     mode: Literal["chat", "transcription"] | None = None
-    """With `chat`, `semantic_vad`, which is a full-duplex session, becomes `server_vad`."""
+    """`chat` turns `semantic_vad`, which needs a full-duplex session, into `server_vad`."""
 
 
 class SecretRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +68,7 @@ class TranscriptionSecretRequest(Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Forbidden(Exception):
-    """The key does not allow the requested settings; `code` is told in HTTP."""
+    """The key does not allow the requested settings; `code` and `param` are those of the HTTP error."""
 
     def __init__(self, code: str, param: str, what: str) -> None:
         super().__init__(what)
@@ -77,7 +76,7 @@ class Forbidden(Exception):
 
 
 class IssuedSecret(Struct):
-    """A secret, its expiry in Unix seconds, and the session as it would begin."""
+    """A secret, its expiry in Unix seconds, and the initial session of a client with it."""
 
     value: str
     expires_at: int
@@ -106,10 +105,10 @@ def answer(
     catalogue: Catalogue | None,
     unix: float,
 ) -> Response:
-    """Return the secret that a request with this key asks for at the Unix time `unix`, or the error of the
-    request.
+    """Return the response to a request for a secret with this key: the secret, or an error.
 
-    A secret has no right that its key lacks, and expires no later.
+    `unix` is the current time in Unix seconds. A secret has no right that its key lacks, and does not expire
+    later than the key.
     """
     if request.refused_body is not None:
         return _unread(request)
@@ -124,8 +123,8 @@ def answer(
         expires_at = int(unix) + _seconds(secret_request)
         if key is not None and key.expires_at is not None:
             expires_at = min(expires_at, key.expires_at)
-        told = msgspec.json.encode(given)
-        value = secrets.make(key.hash if key is not None else None, told, expires_at, rights)
+        encoded = msgspec.json.encode(given)
+        value = secrets.make(key.hash if key is not None else None, encoded, expires_at, rights)
         return responses.answer(HTTPStatus.OK, IssuedSecret(value, expires_at, session))
     except Forbidden as forbidden:
         return _refused(HTTPStatus.FORBIDDEN, forbidden.code, forbidden.message, forbidden.param)
@@ -142,7 +141,7 @@ def _read(body: bytes) -> SecretRequest | TranscriptionSecretRequest:
     try:
         session = _first.decode(body).session
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        session = None  # and the decoder says why
+        session = None  # the decoder of the whole body reports the error
     is_transcription = session is not None and session.type == Mode.TRANSCRIPTION
     return _transcription_decoder.decode(body) if is_transcription else _decoder.decode(body)
 
@@ -178,7 +177,7 @@ def _session(
 ) -> tuple[
     SessionFields | transcription_ga.SessionFields, SessionResource | transcription_ga.SessionResource
 ]:
-    """Return the session settings for the secret, and the session as it would begin.
+    """Return the session settings for the secret, and the initial session of a client with it.
 
     `allowed` are the rights of the key, `rights` those of the secret. Raises `Refusal`, and `Forbidden` for
     more than the key allows.
@@ -187,7 +186,7 @@ def _session(
     if not allowed.allows_mode(mode):
         raise Forbidden("mode_not_allowed", "session.type", f"the key is not for {mode}")
     if not rights.allows_mode(mode):
-        raise invalid("bind.mode", f"expected {mode}, which the session is, or none")
+        raise invalid("bind.mode", f"expected {mode}, the mode of the session, or none")
     usable = narrowed(catalogue, mode, rights)
     if isinstance(secret_request, TranscriptionSecretRequest):
         assert secret_request.session is not None
@@ -208,7 +207,7 @@ def _mode_of(secret_request: SecretRequest | TranscriptionSecretRequest, catalog
 
 
 def _conversation(given: SessionFields, catalogue: Catalogue) -> SessionFields:
-    """Return the settings of a conversation with the model, for a URL that names none."""
+    """Return the settings of a conversation, with a model for URLs without one. Raises `Refusal`."""
     model = given.model or min(catalogue.models, default="")
     if model not in catalogue.models:
         raise invalid("session.model", f"expected {catalogue.choices}, got {shown(model)}")
@@ -233,7 +232,7 @@ def _unread(request: HttpRequest) -> Response:
 
 
 def _refused(status: HTTPStatus, code: str | None, message: str, param: str | None) -> Response:
-    """Return a refusal in the form that OpenAI's SDKs read."""
+    """Return an error in the form that OpenAI's SDKs read."""
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     error = {"type": kind, "code": code, "message": message, "param": param}
     return responses.answer(status, {"error": error, "detail": message})

@@ -1,4 +1,4 @@
-"""The end of sessions whose key expires."""
+"""Ends sessions whose key expires."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,7 +7,7 @@ from ws_adapter.access.http.access import Access
 from ws_adapter.process.clock import Clock, Timer
 
 CHECK_S: Final = 60.0
-"""Longest time between two looks at the wall clock, which may be set."""
+"""The longest interval in seconds between two checks of the wall clock, which the operator may change."""
 
 
 class KeyExpiry:
@@ -20,8 +20,8 @@ class KeyExpiry:
         self._timer: Timer | None = None
 
     def check(self) -> None:
-        """End the sessions of expired keys, and set the timer for the next expiry. Call it when keys have
-        changed."""
+        """End the sessions of expired keys, and set the timer for the next expiry. Call this after each
+        change of the keys."""
         self.stop()
         self._end_sessions()
         left_s = self._access.next_expiry()

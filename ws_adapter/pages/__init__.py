@@ -1,1 +1,1 @@
-"""HTTP responses: status, queue, errors, the web page."""
+"""HTTP responses (status, queue, errors) and the web page."""

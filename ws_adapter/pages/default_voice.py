@@ -15,7 +15,7 @@ from ws_adapter.protocol.wire.events import VoiceFields
 
 FILE_NAME: Final = "default.wav"
 SHIPPED: Final = Path(__file__).parents[1] / "sounds" / "antiphon-mini.wav"
-"""`antiphon-mini` saying something: made by `antiphon_training.stages.clip`."""
+"""A clip of `antiphon-mini`'s voice, made by `antiphon_training.stages.clip`."""
 
 LARGEST_BYTES: Final = 16 * 2**20
 
@@ -31,20 +31,20 @@ class DefaultVoice:
     def description(self) -> bytes:
         """Return the voice as JSON for clients, with the audio in base64."""
         samples = len(self.audio) // 4
-        told = {
+        fields = {
             "name": self.name,
             "duration": round(samples / RATE_HZ, 3),
             "sample_rate": RATE_HZ,
             "samples": samples,
             "base64": base64.b64encode(self.audio).decode(),
         }
-        return msgspec.json.encode(told)
+        return msgspec.json.encode(fields)
 
 
 def read_default_voice(folder: Path | None) -> DefaultVoice:
-    """Read `default.wav` as a client's reference would be read; without a folder, the file of the package.
+    """Read `default.wav` of the folder, or the file of the package without a folder.
 
-    Raises `ConfigurationError`.
+    The checks are those for the reference voice of a client. Raises `ConfigurationError`.
     """
     path = folder / FILE_NAME if folder is not None else SHIPPED
     try:

@@ -1,5 +1,8 @@
-"""The files of the web page: read once, so that no request waits for a disk, and found by their exact names,
-so that no path leads out of their folder."""
+"""The files of the web page.
+
+They are read once, so that no request waits for a disk. Requests look them up by exact name, so that no path
+leads out of their folder.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -26,8 +29,8 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""The content security policy: nothing from elsewhere, nothing inline; `blob:` are pictures and videos of
-the camera and of the user."""
+"""The content security policy: nothing from other origins and nothing inline. `blob:` is for pictures and
+videos of the camera and of the user."""
 
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -41,7 +44,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file of the page; `etag` is that of its content."""
+    """A file of the page; `etag` is a hash of its content."""
 
     content: bytes
     content_type: str
@@ -54,8 +57,8 @@ class PageFile:
 
 
 def read_files(folder: Path = FOLDER) -> Mapping[str, PageFile]:
-    """Return all files below `folder` by their names in it, without those whose ending is no part of a
-    page."""
+    """Return the files below `folder` by their relative paths, and the style sheet. Files without a known
+    content type are left out."""
     found = {
         file.relative_to(folder).as_posix(): _file(file.suffix, file.read_bytes())
         for file in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Errors of OpenAI's HTTP interface that are told before a session begins."""
+"""Errors in the form of OpenAI's HTTP API, for requests that start no session."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -32,9 +32,10 @@ def error(status: HTTPStatus, code: str, message: str, param: str | None = None,
 
 
 def in_openai_form(response: Response) -> Response:
-    """Return an error of another route in OpenAI's form; its own headers stay."""
-    told: Any = msgspec.json.decode(response.body)["error"]
-    given = error(HTTPStatus(response.status_code), _CODES.get(told["code"], told["code"]), told["message"])
+    """Convert an error of another route to OpenAI's form, and keep its headers."""
+    fields: Any = msgspec.json.decode(response.body)["error"]
+    code = _CODES.get(fields["code"], fields["code"])
+    given = error(HTTPStatus(response.status_code), code, fields["message"])
     for name, value in response.headers.raw_items():
         if name not in given.headers:
             given.headers[name] = value
@@ -42,12 +43,12 @@ def in_openai_form(response: Response) -> Response:
 
 
 def unavailable(verdict: Verdict) -> Response:
-    """Return the answer of a server that takes no new session."""
+    """Return the error of a server that admits no new session."""
     return error(HTTPStatus.SERVICE_UNAVAILABLE, str(verdict.code), verdict.message, Retry_After=str(RETRY_S))
 
 
 def too_large(most: int) -> Response:
-    """Return the answer to a body that is too long."""
+    """Return the error for a body of more than `most` bytes."""
     message = f"the body is longer than {most} bytes: send less at once"
     return error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message)
 
@@ -60,5 +61,5 @@ NO_SPEECH: Final = (
 
 
 def no_speech() -> Response:
-    """Return the answer to a request for speech, which no route serves."""
+    """Return the error for a request for speech, which no model serves."""
     return error(HTTPStatus.BAD_REQUEST, "unsupported_model", NO_SPEECH, "model")

@@ -1,4 +1,4 @@
-"""HTTP answers. No route takes a body."""
+"""HTTP responses, most of them JSON."""
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ PROTOCOL: Final = "antiphon.v1"
 OWNER: Final = "antiphon"
 JSON: Final = "application/json"
 OWN: Final = "X-Content-Type-Options"
-"""A header of all answers made here, which the library's own answers lack."""
+"""A header of all responses made here; responses of the websockets library lack it."""
 
 Json = dict[str, Any]
 
@@ -48,12 +48,12 @@ def text(status: HTTPStatus, data: bytes, content_type: str, **headers: str) -> 
 
 
 def problem(status: HTTPStatus, code: str, message: str, **headers: str) -> Response:
-    """Return an error in the form of all routes."""
+    """Return an error in the form of the adapter's own routes."""
     return answer(status, {"error": {"code": code, "message": message}, "detail": message}, **headers)
 
 
 def health() -> Response:
-    """Answer the liveness probe."""
+    """Return the answer to the liveness probe."""
     now = datetime.datetime.now(datetime.UTC).isoformat()
     return answer(HTTPStatus.OK, {"status": "healthy", "timestamp": now})
 
@@ -61,11 +61,12 @@ def health() -> Response:
 def service_status(
     status: PoolStatus, queue: QueueView, slots: Slots, conditions: Mapping[Condition, int]
 ) -> Response:
-    """Return the figures of a reference server, each of whose workers is a slot here.
+    """Return the status in the form of the reference server, with a slot here for each worker there.
 
-    `conditions` counts workers: one that is not ready cannot say how many slots it has, and counts as one.
+    `conditions` counts the workers in each condition. A worker that is not ready counts as one slot, since
+    its number of slots is unknown.
     """
-    # A slot is in use until its worker has cleaned it, also when that worker is no longer ready.
+    # A slot is in use until its worker has cleaned it, even if the worker is no longer ready.
     running = [(one, slots.activity(one.worker_id, one.slot)) for one in queue.running]
     busy = sum(activity in BUSY for _, activity in running)
     loading, broken = conditions[Condition.LOADING], conditions[Condition.UNFIT]
@@ -87,16 +88,16 @@ def service_status(
 
 
 def workers(rows: Iterable[Json]) -> Response:
-    """Return a row for each slot, as a reference server has one for each worker."""
-    told = list(rows)
-    return answer(HTTPStatus.OK, {"total": len(told), "workers": told})
+    """Return a row for each slot, in the form of the reference server's workers."""
+    listed = list(rows)
+    return answer(HTTPStatus.OK, {"total": len(listed), "workers": listed})
 
 
 def models(catalogue: Catalogue | None, since: float) -> Response:
-    """Return the models that are served, and what each can do, beside the fields that clients of OpenAI know.
+    """Return the served models with their capabilities, in the form of OpenAI's API with further fields.
 
-    `since` is the Unix time at which this adapter began to serve. A model of several pools has the modes of
-    all of them, and otherwise what it can do in each.
+    `since` is the start of this adapter in Unix seconds. A model in several pools has the modes of all of
+    them, and the other capabilities only if every pool has them.
     """
     names = sorted(catalogue.models) if catalogue is not None else ()
     data = [
@@ -134,15 +135,15 @@ def modes_of(catalogue: Catalogue, model: str) -> list[Mode]:
 
 
 def default_voice(voice: DefaultVoice) -> Response:
-    """Return the reference voice for clients that want one."""
+    """Return the default reference voice."""
     return text(HTTPStatus.OK, voice.description, JSON)
 
 
 def queue(view: QueueView, *, names_tickets: bool) -> Response:
     """Return the waiting tickets and running sessions.
 
-    A caller that knows a ticket can give it up, and the label of a session is its client's: both are null
-    without the right to see what belongs to others.
+    Without `names_tickets`, the right to see the sessions of others, ticket ids and labels are null: a ticket
+    id is enough to cancel the ticket, and the label belongs to the client.
     """
     hidden = {} if names_tickets else {"ticket_id": None, "session_id": None}
     body = {
@@ -155,20 +156,20 @@ def queue(view: QueueView, *, names_tickets: bool) -> Response:
 
 
 def ticket(waiting: Waiting | None) -> Response:
-    """Return one place in the queue."""
+    """Return the queue place of a ticket; None if it does not wait."""
     if waiting is None:
         return answer(HTTPStatus.OK, {"found": False, "message": NOT_WAITING})
     return answer(HTTPStatus.OK, {"found": True, "ticket": _item(waiting)})
 
 
 def cancelled(ticket_id: str, was_waiting: bool) -> Response:
-    """Return whether a place in the queue was given up."""
+    """Return whether a waiting ticket was cancelled."""
     if not was_waiting:
         return answer(HTTPStatus.NOT_FOUND, {"success": False, "message": NOT_WAITING})
     return answer(HTTPStatus.OK, {"success": True, "ticket_id": ticket_id})
 
 
-NOT_WAITING: Final = "no such ticket waits: it has its slot, was given up or never was"
+NOT_WAITING: Final = "no such ticket waits: it has a slot, was cancelled or never existed"
 
 
 def _item(waiting: Waiting) -> Json:
@@ -200,9 +201,9 @@ def _iso(unix: float) -> str:
 
 
 def readiness(status: PoolStatus, has_workers: bool, draining: bool) -> Response:
-    """Return whether a session could start here; `degraded` while the shared queue cannot be reached.
+    """Return whether a session can start here; `degraded` means that the shared queue is unavailable.
 
-    `has_workers`: a worker has told this adapter which model it serves. A shared queue may know it earlier.
+    `has_workers` is whether this adapter knows the model of a worker. A shared queue may know it earlier.
     """
     ready = status.workers > 0 and has_workers and not draining
     body = {
@@ -224,7 +225,7 @@ def versions() -> Response:
 def about(
     status: PoolStatus, catalogue: Catalogue | None, options: AdapterOptions, tls_port: int | None
 ) -> Response:
-    """Return the facts that the web page needs before it connects; names of models only if no key is
+    """Return the data that the web page needs before it connects; names of models only if no key is
     needed."""
     is_open = options.keys is None
     body = {
@@ -265,27 +266,27 @@ def not_found() -> Response:
 
 
 def upgrade_required() -> Response:
-    """Return the answer to a plain request on a WebSocket path."""
+    """Return 426 for a request without an upgrade on a WebSocket path."""
     message = "this path speaks WebSocket: connect with a WebSocket client"
     return problem(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", message, Upgrade="websocket")
 
 
 def method_not_allowed(*allowed: str) -> Response:
-    """Return the answer to a method that the path does not have."""
+    """Return 405 for a method that the path does not have."""
     methods = ", ".join(allowed)
     message = f"this path takes {methods}"
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=methods)
 
 
 def body_refused(status: HTTPStatus, *allowed: str) -> Response:
-    """Return the answer to a request with a body, which the path does not take."""
+    """Return the error for a request with a body, on a path without one."""
     code = "unsupported_encoding" if status is HTTPStatus.NOT_IMPLEMENTED else "body_not_allowed"
     message = "this path takes no body: send the request without one"
     return problem(status, code, message, Allow=", ".join(allowed))
 
 
 def unreadable(status: HTTPStatus) -> Response:
-    """Return the answer to a request that is not HTTP/1.1, or whose head is too large."""
+    """Return the error for a request that is not HTTP/1.1, or whose head is too large."""
     return problem(status, *_UNREADABLE[status])
 
 
@@ -304,7 +305,7 @@ def unauthorized(message: str, *, asks: bool = False) -> Response:
     """Return 401. With `asks` a browser asks for the key, as the password of HTTP Basic."""
     response = problem(HTTPStatus.UNAUTHORIZED, "unauthorized", message, WWW_Authenticate="Bearer")
     if asks:
-        # A line of its own: browsers do not look behind the comma of another challenge.
+        # A header line of its own, since browsers ignore a second challenge in one line.
         response.headers["WWW-Authenticate"] = 'Basic realm="Antiphon: the key of an admin", charset="UTF-8"'
     return response
 
@@ -325,17 +326,17 @@ def too_many(message: str, retry_s: int) -> Response:
 
 
 def quota_spent(message: str, retry_s: int) -> Response:
-    """Return the answer for a key that has used up its quota of the day."""
+    """Return 429 for a key that has used up its quota of the day."""
     return problem(HTTPStatus.TOO_MANY_REQUESTS, "quota_exceeded", message, Retry_After=str(retry_s))
 
 
 def unavailable(message: str) -> Response:
-    """Return the answer while something that the request needs is unavailable."""
+    """Return 503 while something that the request needs is unavailable."""
     return problem(HTTPStatus.SERVICE_UNAVAILABLE, "service_unavailable", message, Retry_After="2")
 
 
 def refused(status: HTTPStatus) -> Response:
-    """Return the answer to an invalid opening handshake, or to one that failed here."""
+    """Return the error for an invalid opening handshake, or for one that failed here."""
     if status is HTTPStatus.UPGRADE_REQUIRED:
         return upgrade_required()
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:

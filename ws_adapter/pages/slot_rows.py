@@ -1,4 +1,4 @@
-"""Slots as clients of the reference server see its workers: one row for each slot."""
+"""Slots in the form of the reference server's workers: one row for each slot."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -77,8 +77,8 @@ class Slots:
         self._held = {(one.lease.worker_id, one.lease.slot): one for one in held}
 
     def activity(self, worker_id: str, slot: int) -> Activity:
-        """Return the activity of a slot of a ready worker. Pauses are known of this adapter's sessions
-        only."""
+        """Return the activity of a slot of a ready worker. Only pauses of this adapter's own sessions are
+        known."""
         held = self._held.get((worker_id, slot))
         if held is not None and held.is_paused:
             return Activity.PAUSED
@@ -95,7 +95,8 @@ class Slots:
         *,
         names: bool,
     ) -> Iterator[Json]:
-        """Yield the rows of `/workers`; addresses and sessions only with `names`."""
+        """Yield the rows of `/workers` at the Unix time `unix`; addresses and session ids only with
+        `names`."""
         for worker in workers:
             heard = _iso(unix - worker.silent_s)
             host, _, port = worker.target.rpartition(":") if names else ("", "", "")

@@ -1,1 +1,1 @@
-"""Adapters that share one Redis, and the clients that they have admitted."""
+"""Adapters that share one Redis, and rate limits over all of them."""

@@ -1,4 +1,4 @@
-"""Rate limits over all adapters: whether a new connection is one too many, wherever the others are."""
+"""Rate limits over the connections of all adapters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class AdmissionRequest(NamedTuple):
-    """The request to admit a connection, for one sort of client. Limits of 0 are none."""
+    """A request to admit a connection, for one of its clients (key or address). Limits of 0 are none."""
 
     client: str
     """The client, such as `address:203.0.113.5` or `key:` and the hash of a key."""
@@ -19,16 +19,16 @@ class AdmissionRequest(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A connection was refused by a limit."""
+    """The answer for a connection that exceeds a limit."""
 
     demand: int
-    """The index of the demand that cannot be met, from 0."""
+    """The index of the admission request whose limit is exceeded, from 0."""
     wait_s: float | None
     """The seconds until a retry; None if too many connections are open."""
 
 
 class Peer(Struct, frozen=True):
-    """An adapter, as described by itself."""
+    """The description that an adapter publishes of itself."""
 
     adapter_id: str
     version: str
@@ -60,23 +60,24 @@ class Peers(Protocol):
 
     @property
     def adapter_id(self) -> str:
-        """The id of this adapter; empty if it is alone."""
+        """The id of this adapter; empty without other adapters."""
 
     def start(self) -> None:
-        """Announce this adapter from now on."""
+        """Start to send heartbeats for this adapter."""
 
     async def close(self) -> None:
-        """Announce that this adapter leaves. Harmless when repeated."""
+        """Remove this adapter from the cluster. Harmless when repeated."""
 
     async def admit(self, demands: Sequence[AdmissionRequest]) -> Admitted | Refused:
-        """Count a new connection in all adapters, by all demands or by none; attempts count in any case."""
+        """Count a new connection for all clients of `demands`, or reject it; the attempt counts in any
+        case."""
 
     async def all(self) -> list[Peer]:
-        """Return the live adapters, this one among them; empty if it is alone."""
+        """Return the live adapters, including this one; none without other adapters."""
 
 
 class NoPeers:
-    """An adapter that shares nothing: its own counts are complete."""
+    """The peers of an adapter without a shared Redis: there are none, and its own counts are complete."""
 
     adapter_id: Final = ""
 

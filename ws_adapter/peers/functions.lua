@@ -1,14 +1,14 @@
 #!lua name=antiphon_peers_v1
--- Whom the adapters of a cluster have let in, and which of them live.
+-- The live adapters of a cluster, and rate limits over the connections of all of them.
 --
--- KEYS[1] is a prefix with a hash tag. Below it stand
---   seen              ZSET adapter -> ms, when it counts as gone
---   about             HASH adapter -> what it tells of itself
---   held:<adapter>    HASH client -> how many of its connections that adapter has
---   total             HASH client -> the sum of these
---   rate:<client>     ms, when all attempts of a client are made good; gone when that is past
+-- KEYS[1] is a prefix with a hash tag. The keys below it are
+--   seen              ZSET adapter -> ms, when it counts as dead
+--   about             HASH adapter -> its description of itself
+--   held:<adapter>    HASH client -> the number of its connections at that adapter
+--   total             HASH client -> the sum over all adapters
+--   rate:<client>     ms, when the token bucket of a client is full again; the key expires then
 --
--- What an adapter holds is told by itself, as absolute numbers, so that a call may come twice.
+-- Each adapter reports its own counts, as absolute numbers, so that a repeated call does no harm.
 
 local MINUTE_MS = 60000
 
@@ -46,17 +46,18 @@ local function forget_gone(p, now)
   for _, adapter in ipairs(redis.call('ZRANGEBYSCORE', p .. 'seen', '-inf', now)) do forget(p, adapter) end
 end
 
--- Takes one attempt of a client; returns how many ms are missing to the next, 0 if it was taken.
+-- Counts one attempt of a client; returns 0, or the ms until the next one is allowed.
 local function attempt(p, client, per_min, now)
   local key = p .. 'rate:' .. client
   local good_at = math.max(tonumber(redis.call('GET', key) or 0), now) + MINUTE_MS / per_min
-  -- A sum of fractions may be a little more than the minute.
+  -- The sum of fractions may exceed the minute by a rounding error.
   if good_at - now > MINUTE_MS + 1 then return math.ceil(good_at - now - MINUTE_MS) end
   redis.call('SET', key, string.format('%.3f', good_at), 'PX', math.ceil(good_at - now))
   return 0
 end
 
--- Returns 0, 0 for an admitted session; else which demand it fails, and the ms to wait, -1 if unknown.
+-- Returns 0, 0 for an admitted connection; else the index of the exceeded demand, from 1, and the ms to wait, -1 if
+-- unknown.
 local function admit(p, adapter, demands, now)
   for i, demand in ipairs(demands) do
     local client, most, per_min = demand[1], demand[2], demand[3]
@@ -75,10 +76,9 @@ local function admit(p, adapter, demands, now)
   return 0, 0
 end
 
--- adapter, ttl in ms, about, and JSON: whether `held` is all that it holds, held, and newcomers, which are the
--- demands of new sessions.
--- Answers 0 to an adapter that is not known and does not tell everything; else 1, and two numbers for each
--- new session.
+-- meet(adapter, ttl in ms, about, message): one heartbeat. The JSON message has `is_all` (whether `held` has all
+-- clients of the adapter), `held`, and `newcomers`, the demands of new connections.
+-- Answers {0} to an unknown adapter without `is_all`; else 1, and the two numbers of `admit` for each new connection.
 local function meet(keys, args)
   local p, adapter, ttl, now = keys[1], args[1], tonumber(args[2]), now_ms()
   local told = cjson.decode(args[4])
@@ -97,7 +97,7 @@ local function meet(keys, args)
     answers[#answers + 1] = demand
     answers[#answers + 1] = missing
   end
-  -- When all adapters are gone, nothing stays. What one of them held must outlive the sum it is part of.
+  -- Without adapters all keys expire. The counts of one adapter must outlive the sum that contains them.
   for _, name in ipairs({'seen', 'about', 'total'}) do redis.call('PEXPIRE', p .. name, 2 * ttl) end
   redis.call('PEXPIRE', p .. 'held:' .. adapter, 4 * ttl)
   return answers
@@ -108,7 +108,7 @@ local function leave(keys, args)
   return 1
 end
 
--- What each adapter that lives tells of itself.
+-- list(): answers the description of each live adapter.
 local function list(keys, args)
   forget_gone(keys[1], now_ms())
   return redis.call('HVALS', keys[1] .. 'about')

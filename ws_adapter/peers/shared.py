@@ -1,12 +1,11 @@
 """The adapters of one Redis.
 
-An adapter owns the counts of its connections: it reports them to Redis, and Redis adds up the reports of all
-adapters. One call carries the heartbeat, the changes and all new connections, and one call is in flight at a
-time; connections that come meanwhile go into the next. So a burst costs Redis few calls, and reports arrive
-in order.
+Each adapter reports the counts of its connections to Redis, which adds up the reports of all adapters. One
+call carries the heartbeat, the changes and all new connections. At most one call is in flight; connections
+that arrive meanwhile go into the next call. So a burst costs Redis few calls, and reports arrive in order.
 
-No new connection waits longer than `ask_s` for Redis. Without an answer it is admitted, since this adapter
-has room for it; until Redis answers again, no other connection waits for it.
+A new connection waits at most `ask_s` for Redis. Without an answer it is admitted, since the limits of this
+adapter allow it. Further connections then do not wait until Redis answers again.
 """
 
 import asyncio
@@ -37,19 +36,19 @@ SOURCE: Final = Path(__file__).with_name("functions.lua").read_text()
 
 BEAT_S: Final = 1.0
 ASK_S: Final = 0.25
-"""The longest wait of a handshake for Redis, and of a call to it, in seconds."""
+"""The timeout in seconds of a handshake that waits for Redis, and of a call to it."""
 
 LIFE_S: Final = 3.0
 """The seconds without a heartbeat after which an adapter and its connections no longer count."""
 
 RETELL_BEATS: Final = 60
-"""The number of heartbeats after which an adapter reports everything again."""
+"""The number of heartbeats after which an adapter reports all of its counts again."""
 
 MOST_ASKED: Final = 100
 """The most new connections in one call, which blocks Redis for about 1 ms."""
 
 MOST_WAITING: Final = 1000
-"""The most new connections that wait for an answer; further ones are admitted without asking."""
+"""The most new connections that wait for an answer; further ones are admitted without one."""
 
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
 _encode: Final = msgspec.json.Encoder().encode
@@ -66,12 +65,12 @@ class _PendingAdmission:
 
     @property
     def clients(self) -> list[str]:
-        """The clients among whose connections it counts."""
+        """The clients with a limit of connections."""
         return [demand.client for demand in self.demands if demand.most]
 
 
 class RedisPeers:
-    """Adapters that share their counts in Redis."""
+    """The adapters of one Redis, which add up their connections there."""
 
     def __init__(
         self,
@@ -85,8 +84,8 @@ class RedisPeers:
         ask_s: float = ASK_S,
         life_s: float = LIFE_S,
     ) -> None:
-        """`client` is closed with it, `about` describes this adapter; `counted_alone` is called for each
-        connection admitted without an answer of Redis. Times in seconds."""
+        """`close` closes `client` too. `about` returns the description of this adapter. `counted_alone` is
+        called for each connection that is admitted without an answer of Redis. Times in seconds."""
         self._client = client
         self._task: asyncio.Task[None] | None = None
         self.adapter_id: Final = adapter_id
@@ -101,9 +100,9 @@ class RedisPeers:
         self._asking: deque[_PendingAdmission] = deque()
         self._news = asyncio.Event()
         self._answers = True
-        """Whether Redis answers, so that waiting for it makes sense."""
+        """Whether Redis answers; else new connections do not wait for it."""
         self._is_known = False
-        """Whether Redis has the counts of this adapter, apart from pending changes."""
+        """Whether Redis has all counts of this adapter, apart from pending changes."""
         self._beats = 0
         self._peers: list[Peer] = []
 
@@ -124,7 +123,7 @@ class RedisPeers:
         return Admitted(partial(self._leave, admission.clients))
 
     async def all(self) -> list[Peer]:
-        """Return the live adapters. While Redis is unavailable, they are as last read."""
+        """Return the live adapters; while Redis is unavailable, those of the last answer."""
         if self._answers:
             with suppress(*_FAILURES):
                 async with asyncio.timeout(self._ask_s):
@@ -155,7 +154,7 @@ class RedisPeers:
             if loop.time() >= due:
                 due = loop.time() + self._beat_s
                 self._beats += 1
-                # A failover may have lost what was told, and nobody says so.
+                # A failover of Redis may lose reports without an error.
                 self._is_known = self._is_known and self._beats % RETELL_BEATS != 0
                 await self._meet()
             elif self._answers:
@@ -166,7 +165,7 @@ class RedisPeers:
     # ---------------------------------------------------------------------------------- admissions
 
     async def _ask(self, admission: _PendingAdmission) -> bool:
-        """Wait for the answer of Redis about a new connection; False if there is none."""
+        """Wait for the answer of Redis about a new connection; return False if there is none in time."""
         if not self._answers or len(self._asking) >= MOST_WAITING:
             return False
         self._asking.append(admission)
@@ -181,7 +180,8 @@ class RedisPeers:
         return False
 
     def _answer(self, admission: _PendingAdmission, refused: Refused | None) -> None:
-        # Told once more with the next call: this one may have come twice, or be for nobody any more.
+        # Report the counts again with the next call: Redis may have counted this one twice, or for a
+        # connection that no longer waits.
         self._changed.update(admission.clients)
         if admission.is_abandoned:
             return
@@ -191,7 +191,7 @@ class RedisPeers:
         admission.answered.set()
 
     def _withdraw(self, admission: _PendingAdmission) -> None:
-        """Withdraw a new connection that is gone."""
+        """Withdraw a new connection that was lost while it waited."""
         if admission.answered.is_set() and not admission.is_abandoned and admission.refused is None:
             self._leave(admission.clients)
         admission.is_abandoned = True
@@ -235,7 +235,7 @@ class RedisPeers:
             self._lost("%r", error)
             return
         if not self._answers:
-            logger.info("Redis answers: limits are those of all adapters again")
+            logger.info("Redis available again, limits count all adapters")
         self._answers = self._is_known = True
         for admission, demand, missing_ms in zip(asked, answers[::2], answers[1::2], strict=True):
             wait_s = missing_ms / 1000 if missing_ms >= 0 else None
@@ -254,7 +254,7 @@ class RedisPeers:
             )
             if known:
                 return [int(answer) for answer in answers]
-            self._is_known = False  # it was gone for too long, or Redis has lost everything
+            self._is_known = False  # the heartbeat was late, or Redis has lost its data
 
     async def _call(self, function: str, *args: Any) -> Any:
         command = ("FCALL", f"{LIBRARY}_{function}", 1, self._prefix, *args)
@@ -268,6 +268,6 @@ class RedisPeers:
 
     def _lost(self, why: str, *details: object) -> None:
         if self._answers:
-            logger.warning("Redis is away, each adapter limits alone: " + why, *details)
+            logger.warning("Redis unavailable, limits count each adapter alone: " + why, *details)
         self._answers = False
         self._news.set()

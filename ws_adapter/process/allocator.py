@@ -1,8 +1,8 @@
 """Settings of the C library's allocator for the memory use of an adapter.
 
-A unit needs a handful of buffers of 64 to 170 KB, which live for milliseconds. glibc by default asks the
-system for each of more than 128 KB and gives it back at once, and does the same with the end of its heap;
-every page is then cleared and mapped anew, which costs more than what is done with it.
+A unit needs a few buffers of 64 to 170 KB, which live for milliseconds. By default glibc maps each buffer of
+more than 128 KB and unmaps it at once, and trims the end of its heap in the same way. The system then clears
+and maps every page again, which costs more than the work on the buffer.
 """
 
 import ctypes
@@ -15,17 +15,17 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 _LARGEST: Final = 32 * 2**20
-"""The allocation size from which on freed memory goes back to the system; glibc allows no more."""
+"""The allocation size from which on freed memory returns to the system; the largest that glibc allows."""
 
 _KEPT: Final = 256 * 2**20
-"""The bytes that may lie unused at the end of the heap."""
+"""The most unused bytes at the end of the heap."""
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory in this process for its next use; False without glibc.
+    """Keep freed memory in this process for reuse; return False without glibc.
 
-    Call it before threads are started: all of them share one heap, so that one thread reuses what another
-    frees.
+    Call this before starting threads. All threads then share one heap, so that each reuses the memory that
+    another one frees.
     """
     if sys.platform != "linux":
         return False

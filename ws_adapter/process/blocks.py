@@ -1,10 +1,10 @@
 """Memory for sound that is kept for seconds, apart from the heap.
 
-A journal keeps the input of a unit for up to a minute, and a replay buffer keeps the last events that a
-client was sent. On the heap such pieces cause fragmentation: short-lived buffers no longer find a free piece
-of their size. With 750 sessions a quarter of the adapter's processor time went into that. Here each piece is
-copied into a block of one region. The region is not mapped in huge pages: the first use of one takes 4 ms on
-a virtual machine, for which all sessions wait.
+A journal keeps the input of a unit for up to a minute, and a replay buffer keeps the last events that were
+sent to a client. On the heap such pieces cause fragmentation: short-lived buffers no longer find a free piece
+of their size. With 750 sessions this took a quarter of the adapter's CPU time. Here each piece is copied into
+a block of one region. The region has no huge pages, because the first use of a huge page pauses all sessions
+for 4 ms on a virtual machine.
 """
 
 import mmap
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 UNIT: Final = 2**16
-"""Bytes of a block for the input of a unit: a second of float32 sound at 16 kHz, and little more."""
+"""Bytes of a block for the input of a unit: a second of float32 sound at 16 kHz with some overhead."""
 
 ANSWER: Final = 2**17
 """Bytes of a block for the answer to a unit: a second of float32 sound at 24 kHz in base64."""
@@ -25,27 +25,27 @@ names it from 3.13 on."""
 
 
 class Blocks:
-    """A region of blocks. The system gives it memory as it is used, and it keeps that memory."""
+    """A region of blocks. The system provides its memory at first use; the region never returns it."""
 
     def __init__(self, size: int, block: int) -> None:
-        """Map as many blocks of `block` bytes as `size` bytes hold."""
+        """Map a region of as many blocks of `block` bytes as fit into `size` bytes."""
         self._block = block
         self._smallest = block * 15 // 16
-        """The smallest piece that gets a block: memory is counted by the bytes of the kept pieces."""
+        """The smallest piece that gets a block, since callers count only the bytes of their pieces."""
         self._left = size // block
-        """The number of blocks that were never taken."""
+        """The number of blocks that were never used."""
         self._free: list[memoryview] = []
-        """Blocks that were given back, reused last in, first out, since few are in use at a time."""
+        """Returned blocks, reused last in, first out, so that few blocks need memory."""
         self._region = _map(self._left * block)
 
     @property
     def free(self) -> int:
-        """Number of blocks that are not taken."""
+        """The number of free blocks."""
         return self._left + len(self._free)
 
     def store(self, parts: tuple[bytes, ...]) -> "Stored":
-        """Return a copy of `parts` in one block; `parts` themselves if they do not fit one well, or none
-        is free."""
+        """Return a copy of `parts` in one block; `parts` themselves if no block is free, or if they exceed a
+        block or do not fill 15/16 of it."""
         size = sum(map(len, parts))
         if not self._smallest <= size <= self._block or not (self._free or self._left):
             return parts
@@ -62,7 +62,7 @@ class Blocks:
 
 
 def _map(size: int) -> memoryview:
-    """Return writable memory, which the system provides as it is written."""
+    """Return writable memory, which the system provides at the first write."""
     if not size:
         return memoryview(b"")
     if sys.platform != "linux":
@@ -71,7 +71,7 @@ def _map(size: int) -> memoryview:
 
 
 class Block(Struct, eq=False, gc=False):
-    """A copy of bytes in a block, which is free again when nobody refers to the copy.
+    """A copy of bytes in a block. The block is free again when the last reference to the copy is gone.
 
     It cannot be part of a reference cycle, so the garbage collector skips it.
     """

@@ -1,4 +1,4 @@
-"""Bytes that cross a network."""
+"""Counts of bytes that cross a network."""
 
 from dataclasses import dataclass
 

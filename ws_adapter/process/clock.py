@@ -1,4 +1,4 @@
-"""Time as an argument: a session runs on a clock that a test can advance."""
+"""Clocks: a session takes its clock as an argument, so that a test can advance time."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """A callback that is due later."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
         """Cancel the callback."""
@@ -20,17 +20,17 @@ class Clock(Protocol):
         """Return the seconds since a fixed moment; never goes back."""
 
     def unix(self) -> float:
-        """Return the Unix time in seconds, for people; it may jump."""
+        """Return the Unix time in seconds; it may jump."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` once `now()` has reached `when`, never before this call has returned."""
 
 
 class LoopClock:
-    """The running event loop's own time."""
+    """The clock of the running event loop."""
 
     def __init__(self) -> None:
-        self.now = time.monotonic  # as the loop's `time`, which takes a call more
+        self.now = time.monotonic  # the same as the loop's `time`, with one call less
         self.unix = time.time
         self.call_at = asyncio.get_running_loop().call_at
 

@@ -1,4 +1,4 @@
-"""Open files of this process: each socket is one, and without a free one no client can connect."""
+"""The limit of open files of this process: each socket is an open file."""
 
 import resource
 from typing import Final
@@ -6,7 +6,8 @@ from typing import Final
 from ws_adapter.process.errors import ConfigurationError
 
 OTHERS: Final = 256
-"""Descriptors beyond the waiting clients: for sessions with a slot, handshakes, pages, workers and files."""
+"""Descriptors besides those of waiting clients: for running sessions, handshakes, pages, workers and
+files."""
 
 
 def reserve(waiting: int) -> None:
@@ -16,7 +17,7 @@ def reserve(waiting: int) -> None:
     needed = waiting + OTHERS
     if most != resource.RLIM_INFINITY and most < needed:
         raise ConfigurationError(
-            f"{waiting} waiting clients and all else need {needed} open files; this process may have {most}. "
-            f"Raise the limit with ulimit -Hn {needed}, or pass a smaller --queue-capacity."
+            f"{waiting} waiting clients and other uses need {needed} open files; this process may have "
+            f"{most}. Raise the limit with ulimit -Hn {needed}, or pass a smaller --queue-capacity."
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,25 +1,26 @@
-"""Everything that can go wrong in the adapter, by name.
+"""The exceptions of the adapter.
 
     AdapterError
-    ├── ConfigurationError        the adapter cannot start as it was told (exit code 2)
-    ├── CannotListen              a port cannot be had; it becomes a ConfigurationError
+    ├── ConfigurationError        the adapter cannot start with its options (exit code 2)
+    ├── CannotListen              a port cannot be bound; it becomes a ConfigurationError
     ├── DispatchError             no slot
-    │   ├── QueueFull             too many wait already
+    │   ├── QueueFull             the queue is full
+    │   ├── SlotLimit             the caller is at its slot limit
     │   ├── QuotaSpent            the caller's key has used up its quota of the day
     │   ├── WaitExpired           the longest wait allowed is over
-    │   ├── WaitCancelled         somebody who has the ticket gave its place up
-    │   └── DispatcherUnavailable nobody can give slots: no worker is ready
-    ├── RecorderBusy              too many ask for recordings at once
-    └── AttachFailed              a worker refused or lost a session before it began
+    │   ├── WaitCancelled         a client that knows the ticket cancelled it
+    │   └── DispatcherUnavailable no worker is ready, or Redis is unavailable
+    ├── RecorderBusy              too many requests for recordings wait
+    └── AttachFailed              a worker rejected or lost a session before it began
 
-What a client sends and may correct is a `Refusal` of `ws_adapter.protocol.wire.errors`.
+Invalid input, which the client can correct, raises `ws_adapter.protocol.wire.errors.Refusal`.
 """
 
 from antiphon.contract import Reason
 
 
 class AdapterError(Exception):
-    """The root of this tree."""
+    """The base class of the exceptions of the adapter."""
 
 
 class ConfigurationError(AdapterError):
@@ -27,7 +28,7 @@ class ConfigurationError(AdapterError):
 
 
 class CannotListen(AdapterError):
-    """A port that cannot be bound; `reason` says why, `option` is that of the command line."""
+    """A port cannot be bound, because of `reason`; `option` is the flag of the port."""
 
     def __init__(self, option: str, host: str, port: int, reason: OSError) -> None:
         super().__init__(f"{host} port {port}: {reason.strerror}")
@@ -42,11 +43,11 @@ class DispatchError(AdapterError):
 
 
 class QueueFull(DispatchError):
-    """As many callers wait as are allowed to."""
+    """The queue has reached its capacity."""
 
 
 class SlotLimit(DispatchError):
-    """The caller holds or awaits as many slots of the pool as one caller may."""
+    """The caller holds or awaits as many slots of the pool as its limit allows."""
 
 
 class QuotaSpent(DispatchError):
@@ -54,26 +55,27 @@ class QuotaSpent(DispatchError):
 
 
 class WaitExpired(DispatchError):
-    """The caller waited as long as it was ready to."""
+    """The longest wait of the caller is over."""
 
 
 class WaitCancelled(DispatchError):
-    """A client that knows the ticket gave its place up."""
+    """A client that knows the ticket cancelled it."""
 
 
 class DispatcherUnavailable(DispatchError):
-    """No worker has been ready for longer than callers are kept waiting for one."""
+    """No worker was ready within the grace period, or Redis, with the shared queue and quotas, is
+    unavailable."""
 
 
 class AttachFailed(AdapterError):
-    """A worker did not take a session, or lost it before it began."""
+    """A worker rejected a session, or lost it before it began."""
 
     def __init__(self, reason: Reason, worker_id: str = "") -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.worker_id = worker_id
-        """The worker that refused, if known."""
+        """The worker that rejected the session, if known."""
 
 
 class RecorderBusy(AdapterError):
-    """Too many ask for recordings at once."""
+    """Too many requests for recordings wait, or the recorder is closing."""

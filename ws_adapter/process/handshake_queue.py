@@ -1,7 +1,7 @@
-"""The queue of opening handshakes: they begin at a bounded rate, and addresses take turns.
+"""The queue of opening handshakes: a rate limit, with fair queueing over client addresses.
 
-A handshake and the session behind it cost a millisecond of the event loop. When hundreds of clients come at
-once, those of running sessions would wait for all of them.
+A handshake and the start of its session take a millisecond of the event loop. Without the queue, hundreds of
+new clients at once would delay all running sessions.
 """
 
 from collections import OrderedDict, deque
@@ -15,17 +15,17 @@ BURST: Final = 4
 """The number of handshakes that may begin at once."""
 
 _FULL: Final = BURST - 0.5
-"""The burst in intervals; the half is for the rounding of times."""
+"""The burst in intervals; the missing half allows for rounding of times."""
 
 LONGEST_WAIT_S: Final = 4.0
-"""The longest wait in a full queue, in seconds: less than the time limit of a handshake."""
+"""The longest wait in a full queue in seconds, below the timeout of a handshake."""
 
 
 T = TypeVar("T", bound="Waiting")
 
 
 class Waiting(Protocol):
-    """A connection whose request has come."""
+    """A connection whose request has arrived."""
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Call `callback` once the connection is lost."""
@@ -37,19 +37,20 @@ class Waiting(Protocol):
 class HandshakeQueue(Generic[T]):
     """Connections that wait for their handshake, in the order of arrival for each address.
 
-    Addresses take turns (fair queueing), so that a client waits only for those of its own address and for one
-    of each other. When the queue is full, the last connection of the address with the most is turned away.
+    Addresses take turns (fair queueing), so that a client waits only for earlier connections of its own
+    address and for as many of each other address. When the queue is full, the last connection of the address
+    with the most is rejected.
     """
 
     def __init__(self, per_s: float, clock: Clock, turn_away: Callable[[T], None]) -> None:
-        """`per_s` handshakes may begin each second; with 0 all begin at once. `turn_away` is called with a
-        connection that is rejected by a full queue."""
+        """`per_s` handshakes may begin each second; 0 is no limit. `turn_away` is called with each connection
+        that a full queue rejects."""
         self._turn_away = turn_away
         self._clock = clock
         self._most = max(1, round(per_s * LONGEST_WAIT_S))
         self._between_s = 1.0 / per_s if per_s else 0.0
         self._due = clock.now() - _FULL * self._between_s
-        """The time from which on the next handshake may begin."""
+        """The earliest time of the next handshake."""
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
         """Waiting connections by address; the address whose turn is next comes first."""
         self._count = 0
@@ -60,7 +61,7 @@ class HandshakeQueue(Generic[T]):
         return self._count
 
     def enter(self, connection: T, address: str) -> bool:
-        """Return whether the handshake may begin now; else `let_in` is called later."""
+        """Return whether the handshake may begin now; else queue the connection and call `let_in` later."""
         if not self._between_s:
             return True
         now = self._clock.now()
@@ -77,7 +78,7 @@ class HandshakeQueue(Generic[T]):
         return False
 
     def close(self) -> None:
-        """Forget all waiting connections; the caller closes them."""
+        """Remove all waiting connections; the caller closes them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -85,7 +86,7 @@ class HandshakeQueue(Generic[T]):
         self._count = 0
 
     def _next(self) -> None:
-        """Begin the next handshake, which is due."""
+        """Begin the next handshake."""
         self._timer = None
         if not self._count:
             return
@@ -106,7 +107,7 @@ class HandshakeQueue(Generic[T]):
         self._turn_away(last)
 
     def _leave(self, connection: T, address: str) -> None:
-        """Forget a connection. Harmless when it does not wait."""
+        """Remove a connection. Harmless when it does not wait."""
         waiting = self._waiting.get(address)
         if waiting is None or connection not in waiting:
             return

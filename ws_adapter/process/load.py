@@ -1,4 +1,4 @@
-"""Load shedding: whether this process admits new sessions, and whether it accepts input at all."""
+"""Admission control and load shedding by CPU, event loop lag and bytes in flight."""
 
 import math
 import time
@@ -11,14 +11,14 @@ from ws_adapter.process.clock import Clock, Timer
 
 SAMPLE_S: Final = 0.5
 SAMPLES: Final = 7
-"""The number of samples over whose period CPU and lag are averaged."""
+"""The number of samples in the averages of CPU and lag."""
 
 WINDOW_S: Final = SAMPLE_S * (SAMPLES - 1)
 """Seconds over which CPU and lag are averaged."""
 
 DROPPING_LAG: Final = 2.0
-"""The multiple of the admission limit of lag at which new input is dropped: a unit needs half a dozen
-turns of the event loop, so its answer would come too late."""
+"""The multiple of the lag limit at which new input is dropped: a unit needs about six passes of the event
+loop, so its answer would be late."""
 
 START_CPU: Final = 0.0005
 """The assumed load of a new session in cores, until it is measured."""
@@ -32,10 +32,10 @@ class LoadLimits:
     """The CPU use in cores beyond which no new session is admitted."""
 
     max_loop_lag_s: float
-    """The mean lateness of the event loop beyond which no new session is admitted."""
+    """The mean event loop lag in seconds beyond which no new session is admitted."""
 
     max_inflight_bytes: int
-    """The input and output of all sessions together beyond which new input is dropped undecoded."""
+    """The bytes of input and output of all sessions beyond which new input is dropped undecoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,7 @@ class _Sample:
 
 
 class Load:
-    """Samples the process twice a second between `start` and `stop`, and adds up the bytes that sessions
-    hold."""
+    """The load of this process: samples of CPU and lag twice a second, and the bytes that sessions hold."""
 
     def __init__(
         self, limits: LoadLimits, clock: Clock, cpu_time: Callable[[], float] = time.process_time
@@ -59,7 +58,7 @@ class Load:
         self.half_bytes = limits.max_inflight_bytes / 2 or math.inf
         """The bytes in flight from which on only sessions with a slot may add more."""
         self.is_late = False
-        """Whether the event loop is so late now that new input has to be dropped."""
+        """Whether the event loop lags so much now that new input must be dropped."""
         self._limits = limits
         self._clock = clock
         self._cpu_time = cpu_time
@@ -79,7 +78,7 @@ class Load:
             self.start()
 
     def stop(self) -> None:
-        """Leave no timer behind."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -94,12 +93,12 @@ class Load:
 
     @property
     def loop_lag_s(self) -> float:
-        """The mean lateness of timers over the last seconds."""
+        """The mean lag of the event loop over `WINDOW_S`, in seconds."""
         return sum(sample.lag for sample in self._samples) / len(self._samples) if self._samples else 0.0
 
     @property
     def is_full(self) -> bool:
-        """Whether so many bytes are in flight that new input has to be dropped."""
+        """Whether so many bytes are in flight that new input must be dropped."""
         return self.inflight_bytes >= 2 * self.half_bytes
 
     def admit(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tasks that must end."""
+"""Reliable cancellation of tasks."""
 
 import asyncio
 from typing import Any, Final
@@ -7,7 +7,7 @@ _AGAIN_S: Final = 0.2
 
 
 async def end(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task repeatedly until it is over: an awaited call may take a cancellation for its own
+    """Cancel a task repeatedly until it is over, since an awaited call may mistake a cancellation for its own
     timeout."""
     while not task.done():
         task.cancel()

@@ -1,4 +1,4 @@
-"""One recording on disk."""
+"""Writing one recording to disk."""
 
 import errno
 import os
@@ -28,17 +28,16 @@ STREAM: Final = "stream.jsonl"
 G711_RATE_HZ: Final = 8000
 
 FILE_BYTES: Final = 4096
-"""The approximate overhead of a file on disk: many tiny recordings count too."""
+"""The approximate disk space of a file besides its bytes, so that many tiny recordings count too."""
 
 FILES_OF_A_FRAME: Final = 256
-"""The most files of one event: the longest chat has this many messages."""
+"""The most files of one event, as many as the messages of the longest chat."""
 
 FILES_OF_A_SESSION: Final = 4096
-"""The most files of a session: a camera gives a session of ten minutes four pictures a second at most,
-2400."""
+"""The most files of a session. A video session of ten minutes has at most 2400 pictures, four a second."""
 
 _INLINE: Final = 256
-"""The most characters of a value outside base64 that stays in the event."""
+"""The longest media value that stays in the event if it is not base64, in characters."""
 
 _SIGNATURES: Final = (
     *((b"\xff\xd8\xff", 0, "jpg"), (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"WEBP", 8, "webp")),
@@ -72,7 +71,7 @@ class Meta(msgspec.Struct, kw_only=True, omit_defaults=True):
     client: Client
     close_reason: str | None = None
     audio_started_at: str | None = None
-    """The time at which both tracks begin."""
+    """The start of both tracks."""
     dropped_frames: int = 0
     """Frames that are missing because the disk was too slow."""
     omitted_files: int = 0
@@ -84,9 +83,9 @@ class Meta(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Folder:
     """Writer of one recording in a new folder at `path`. Methods raise OSError.
 
-    Files are opened for each write only: a session holds no descriptor of its recording. What cannot be
-    written whole is taken back, so that the files stay readable. `size` is about what is used on disk,
-    `caller` whose recording it is.
+    Files are open only during a write, so that a session holds no descriptor of its recording. A partial
+    write is undone, so that the files stay readable. `size` is the approximate disk space in bytes, `caller`
+    the owner of the recording.
     """
 
     def __init__(self, path: Path, meta: Meta) -> None:
@@ -103,7 +102,7 @@ class Folder:
         self._codings: dict[Direction, Coding] = {"up": coding, "down": coding}
 
     def create(self) -> None:
-        """Make the folder, which must not exist, and a summary without an end."""
+        """Create the folder, which must not exist yet, and a summary without an end."""
         os.mkdir(self.path, 0o700)
         try:
             self._write_meta()
@@ -116,7 +115,7 @@ class Folder:
     def add(
         self, seq: int, ts: float, direction: Direction, frame: bytes, is_text: bool, is_refused: bool = False
     ) -> None:
-        """Write a frame of the time `ts`, in Unix seconds; a refused one without its media."""
+        """Append a frame at the time `ts`, in Unix seconds; that of a rejected event without its media."""
         line: dict[str, Any] = {"seq": seq, "ts": ts, "dir": direction}
         try:
             if not is_text:
@@ -125,7 +124,7 @@ class Folder:
             event = read(frame)
             if direction == "down":
                 self._follow(event)
-            # A deeply nested event may be read and yet not be walked or written.
+            # A deeply nested event may be readable, but exceed the recursion limit in the next steps.
             line["frame"] = with_references(event, save, self._codings[direction])
             encoded = msgspec.json.encode(line)
         except (Unreadable, RecursionError, msgspec.MsgspecError):
@@ -136,7 +135,7 @@ class Folder:
         self._stream_end += len(encoded)
 
     def _follow(self, event: Any) -> None:
-        """Apply an event that changes the audio formats; Live has one for both directions."""
+        """Apply the audio formats of an event that sets them; Live has one format for both directions."""
         match event:
             case {"type": "session.started", "session": {"audio": {"format": format}}}:
                 self._choose("up", format)
@@ -150,7 +149,8 @@ class Folder:
                     self._choose("down", down.get("format"))
 
     def _choose(self, direction: Direction, format: Any) -> None:
-        """Choose the rate of a track: it keeps the first one, and audio at another one goes into files."""
+        """Set the format of a direction. A track with audio keeps its rate; audio at other rates goes into
+        files."""
         match format:
             case {"type": str(encoding)} if encoding in get_args(Encoding):
                 rate_hz = int(format.get("rate") or G711_RATE_HZ)
@@ -159,7 +159,7 @@ class Folder:
                     self._tracks[direction].rate_hz = rate_hz
 
     def has_track(self, direction: Direction, coding: Coding) -> bool:
-        """Return whether samples of this coding belong on the track of their direction."""
+        """Return whether samples of this coding have the rate of the track of their direction."""
         return coding.chosen is None or coding.chosen.rate_hz == self._tracks[direction].rate_hz
 
     def finish(
@@ -175,7 +175,7 @@ class Folder:
         """Write a clip of float32 samples on its track; return the reference to it."""
         track = self._tracks[direction]
         samples = len(data) // SAMPLE_BYTES
-        # The client sends what it has heard, the server what will be heard.
+        # Audio of the client ends at `ts`; audio of the server starts at `ts`.
         at = ts - samples / track.rate_hz if direction == "up" else ts
         if self._audio_started is None:
             self._audio_started = at
@@ -191,19 +191,19 @@ class Folder:
 
     @property
     def takes_files(self) -> bool:
-        """Whether the recording may have another file; a refused one is counted."""
+        """Whether the recording may have another file; if not, count an omitted file."""
         if self._files < FILES_OF_A_SESSION:
             return True
         self.meta.omitted_files += 1
         return False
 
     def discard(self) -> None:
-        """Remove the recording. Nothing may be written afterwards."""
+        """Remove the recording. Call no method that writes afterwards."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.is_discarded, self.size = True, 0
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Write a separate file; `name` has one folder in it at most."""
+        """Write a separate file; `name` contains at most one folder."""
         self._files += 1
         if not (self.path / name).parent.is_dir():
             os.mkdir((self.path / name).parent, 0o700)
@@ -211,7 +211,8 @@ class Folder:
         self._write(name, data, 0, 0)
 
     def _write(self, name: str, data: bytes, place: int, end: int, start: bytes = b"") -> None:
-        """Write `data` at `place` of a file that then ends at `end`, then `start` at its beginning."""
+        """Write `data` at the offset `place`, then `start` at offset 0; on failure restore the old size
+        `end`."""
         path = self.path / name
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -241,7 +242,7 @@ class Folder:
 
 
 class _FrameMedia:
-    """Files for the audio and images of one frame."""
+    """Saves the audio and images of one frame to files."""
 
     def __init__(self, folder: Folder, seq: int, ts: float, direction: Direction) -> None:
         self._folder = folder
@@ -252,7 +253,8 @@ class _FrameMedia:
         self._has_clip = False
 
     def save(self, media: Media, text: str, coding: Coding) -> Any:
-        """Return the reference to the media in `text`, or the text itself if it is short and no base64."""
+        """Save the media in `text` and return the reference; return a short text that is not base64
+        itself."""
         data = _decode(text)
         if data is None:
             return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")

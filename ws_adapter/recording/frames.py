@@ -13,7 +13,7 @@ from ws_adapter.protocol.wire.codec import check
 from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 
 HEAD_BYTES: Final = 1_000
-"""The most characters that are kept of a frame without an event."""
+"""The most characters of a frame without an event that are recorded."""
 
 
 class Media(Enum):
@@ -22,10 +22,10 @@ class Media(Enum):
     SPEECH = auto()
     """A piece of the conversation."""
     VOICE = auto()
-    """Reference audio, or a clip in a message: a file of its own."""
+    """Reference audio, or a clip in a message; saved as a WAV file."""
     IMAGE = auto()
     CLIP = auto()
-    """Audio of an item, at no position in the conversation: a file in its original form."""
+    """Audio of an item, without a time in the conversation; saved in its original form."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Coding:
 
 
 Save: TypeAlias = Callable[[Media, str, Coding], Any]
-"""A callback with the kind of a value, its text, and the coding of samples; returns the replacement."""
+"""A callback for a media value: its kind, its text and the coding of samples; returns the replacement."""
 
 _FIELDS: Final = {
     **dict.fromkeys(("audio", "audio_base64", "audio_data"), Media.SPEECH),
@@ -56,7 +56,7 @@ _FIELDS: Final = {
     ),
 }
 SPEECH_DELTAS: Final = frozenset({"session.output_audio.delta", "response.output_audio.delta"})
-"""Audio events whose field has a name that stands for text elsewhere."""
+"""Audio events whose field `delta` holds audio; in other events it holds text."""
 
 _ITEM_AUDIO: Final = frozenset({"input_audio", "output_audio"})
 """Types of item parts that may have audio."""
@@ -70,7 +70,7 @@ class Unreadable(Exception):
 
 
 def read(frame: bytes) -> Any:
-    """Return the event in a frame of either direction; raises `Unreadable`."""
+    """Return the event in a frame of either direction. Raises `Unreadable`."""
     try:
         check(frame)
         return msgspec.json.decode(frame)
@@ -79,14 +79,15 @@ def read(frame: bytes) -> Any:
 
 
 def head(frame: bytes) -> str:
-    """Return the beginning of a frame without an event, as text that fits into JSON."""
+    """Return the beginning of a frame without an event, as text for JSON."""
     return frame[:HEAD_BYTES].decode(errors="backslashreplace")
 
 
 def with_references(value: Any, save: Save, coding: Coding) -> Any:
-    """Return `value` with the results of `save` in place of the base64 values, in the order of the event.
+    """Return `value` with each base64 value replaced by the result of `save`, called in the order of the
+    event.
 
-    `coding` is that of samples without one in the event.
+    `coding` is the default for samples whose event does not give one.
     """
     return _replace(value, None, coding, save)
 
@@ -118,5 +119,5 @@ def _replace(value: Any, media: Media | None, coding: Coding, save: Save) -> Any
 def _media(key: str, outer: Media | None) -> Media | None:
     if key in _SPELLED_OUT and outer is not None:
         return outer
-    # At the root, `data` is a picture's name in the event `video_frame`.
+    # At the root, `data` is the picture of the event `video_frame`.
     return Media.IMAGE if key == "data" else _FIELDS.get(key)

@@ -1,4 +1,4 @@
-"""Recordings over HTTP: lists, files and removal, without touching a session."""
+"""The recordings for the HTTP API: lists, files and removal. It affects no session."""
 
 import asyncio
 import os
@@ -16,18 +16,18 @@ from ws_adapter.recording.recorder import Recorder
 from ws_adapter.recording.retention import NAME
 
 LARGEST_PART: Final = 4 * 2**20
-"""Bytes of a file that are read at once."""
+"""The most bytes of a file in one read."""
 
 _META_BYTES: Final = 65_536
 _FILE: Final = re.compile(r"(?:up|down)\.wav|(?:up|down)/[0-9]{1,12}-[0-9]{1,6}\.[a-z0-9]{1,5}")
 
 Json = dict[str, Any]
 Sees = Callable[[str], bool]
-"""A function that tells whether the recordings of a caller, named as in `Client.caller`, may be seen."""
+"""A function that returns whether the reader may see the recordings of a caller (`Client.caller`)."""
 
 
 class NoRecording(Exception):
-    """There is no such recording or file, or the caller may not see it."""
+    """There is no such recording or file, or the reader may not see it."""
 
 
 class StillRunning(Exception):
@@ -36,7 +36,7 @@ class StillRunning(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes of a file of `total`, from `start` on."""
+    """A part of a file of `total` bytes, from the offset `start`."""
 
     data: bytes
     start: int
@@ -44,35 +44,35 @@ class Part:
 
 
 class Library:
-    """The recordings of a folder. Disk reads run beside the event loop."""
+    """The recordings in a folder. Threads do the disk reads."""
 
     def __init__(self, root: Path, recorder: Recorder) -> None:
         self._root = root.absolute()
         self._recorder = recorder
 
     async def page(self, sees: Sees, limit: int, offset: int) -> tuple[int, list[Json]]:
-        """Return the number of recordings, and summaries of a page of them, the newest first."""
+        """Return the number of visible recordings, and the summaries of one page of them, newest first."""
         kept = await self._recorder.ask(lambda: self._recorder.names())
         own = [(name, size) for name, caller, size in reversed(kept) if sees(caller)]
         chosen = own[offset : offset + limit]
         return len(own), await asyncio.to_thread(lambda: list(self._summaries(chosen)))
 
     async def summary(self, name: str, sees: Sees) -> Json:
-        """Return one summary, with the files of the recording. Raises `NoRecording`."""
+        """Return the summary of a recording, with its files. Raises `NoRecording`."""
         return await asyncio.to_thread(self._whole, name, sees)
 
     async def stream(self, name: str, sees: Sees, start: int, size: int) -> Part:
-        """Return a part of its events, at most `size` bytes. Raises `NoRecording`."""
+        """Return at most `size` bytes of the events of a recording. Raises `NoRecording`."""
         return await asyncio.to_thread(self._part, name, STREAM, sees, start, size)
 
     async def file(self, name: str, path: str, sees: Sees, start: int, size: int) -> Part:
-        """Return a part of one of its files, at most `size` bytes. Raises `NoRecording`."""
+        """Return at most `size` bytes of a file of a recording. Raises `NoRecording`."""
         if path not in (META, STREAM) and not _FILE.fullmatch(path):
             raise NoRecording
         return await asyncio.to_thread(self._part, name, path, sees, start, size)
 
     async def remove(self, name: str, sees: Sees) -> None:
-        """Remove a finished recording. Raises `NoRecording`, or `StillRunning` while its session goes on."""
+        """Remove a finished recording. Raises `NoRecording`, or `StillRunning` while its session runs."""
         await asyncio.to_thread(self._meta, name, sees)
         if await self._recorder.ask(lambda: self._recorder.is_running(name)):
             raise StillRunning

@@ -1,4 +1,4 @@
-"""Records sessions without delaying them: the event loop hands frames over, a thread writes."""
+"""The recorder of sessions: the event loop queues frames, and a thread writes them to disk."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ from ws_adapter.recording.retention import RecordingStore, StoredRecording
 logger = logging.getLogger(__name__)
 
 BACKLOG_BYTES: Final = 128 * 2**20
-"""The most bytes of frames that may wait for the disk; further ones are left out of their recordings."""
+"""The most bytes of frames that may wait for the disk; further frames are dropped from their recordings."""
 
 JOB_BYTES: Final = 512
 """The approximate overhead of a waiting frame in bytes."""
@@ -34,7 +34,7 @@ BATCH_S: Final = 0.05
 """The seconds for which frames are batched before they are written."""
 
 FLUSH_S: Final = 3.0
-"""The seconds for writing the remaining frames at the end."""
+"""The seconds for writing the remaining frames at shutdown."""
 
 TIDY_S: Final = 600.0
 """The interval of removing expired recordings while no session is recorded."""
@@ -60,9 +60,9 @@ class Counts:
 
     complete: int = 0
     incomplete: int = 0
-    """Recordings that ended incomplete, whatever the cause."""
+    """Recordings that ended incomplete, for any reason."""
     dropped_frames: int = 0
-    """Frames that were left out because the disk was slower than the sessions."""
+    """Frames that were dropped because the disk was too slow."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Recording:
         self._dropped = 0
 
     def up(self, frame: bytes, is_text: bool = True, *, is_refused: bool = False) -> None:
-        """Record a frame from the client; a refused one without its media."""
+        """Record a frame from the client; that of a rejected event without its media."""
         self._add("up", frame, is_text, is_refused)
 
     def down(self, frame: bytes) -> None:
@@ -94,7 +94,7 @@ class Recording:
         self._add("down", frame, True)
 
     def end(self, close_reason: str, worker: str | None) -> None:
-        """End the recording; called once. `worker` is the last one of the session."""
+        """End the recording. Call it once. `worker` is the last worker of the session."""
         now = self._now()
         duration_s = round(now - self._created, 3)
         finish = partial(self._folder.finish, now, worker, close_reason, duration_s, self._dropped)
@@ -108,16 +108,16 @@ class Recording:
             self._dropped += 1
 
     def _now(self) -> float:
-        """Return the Unix time without jumps of the machine's clock."""
+        """Return the Unix time in seconds, without jumps of the system clock."""
         return self._created + self._recorder.clock.now() - self._began
 
 
 class Recorder:
     """Recordings in the folder `root`; its faults affect no session.
 
-    At most `backlog_bytes` of frames wait for the disk. Recordings are removed when they are older than
-    `max_age_s`. When all together use more than `max_bytes`, the oldest of the caller with the most are
-    removed first; 0 is no bound. One session may use the share `most_of_all` of `max_bytes`.
+    At most `backlog_bytes` of frames wait for the disk. Recordings older than `max_age_s` are removed. When
+    all recordings use more than `max_bytes`, the oldest of the caller with the most bytes are removed first;
+    0 is no bound. One session may use the fraction `most_of_all` of `max_bytes`.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
         self._jobs: deque[_Job] = deque()
         self._news = threading.Event()
-        # Two counters with one writer each instead of one with a lock.
+        # Two counters with one writer each need no lock.
         self._given = 0
         self._done = 0
         self._is_behind = False
@@ -154,9 +154,9 @@ class Recorder:
         self._is_failing = False
 
     def start(self) -> None:
-        """Make the folder if it is missing.
+        """Create the folder if it is missing, and start the thread.
 
-        Raises `ConfigurationError` if it is not writable, unless only because the disk is full.
+        Raises `ConfigurationError` if the folder is not writable, except when the disk is full.
         """
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class Recorder:
         self._thread.start()
 
     async def close(self) -> None:
-        """Accept no more frames, and return when all are written, or after `flush_s`."""
+        """Accept no more frames; return when all are written, or after `flush_s`."""
         self._is_closed = True
         self._news.set()
         await asyncio.to_thread(self._thread.join, self._flush_s)
@@ -189,25 +189,25 @@ class Recorder:
         return Recording(self, recording_id, folder, created)
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Return the result of `question`, run in the thread between two frames. Raises `RecorderBusy`."""
+        """Run `question` in the thread, between two frames, and return its result. Raises `RecorderBusy`."""
         if self._is_closed or len(self._questions) >= MOST_QUESTIONS:
-            raise RecorderBusy("the recorder answers no more questions for now")
+            raise RecorderBusy("too many requests for recordings wait; try again later")
         answer: Future[T] = Future()
         self._questions.append(partial(_answer, question, answer))
         self._news.set()
         return await asyncio.wrap_future(answer)
 
     def names(self) -> list[tuple[str, str, int]]:
-        """Return name, caller and bytes of each recording, the oldest first. In the thread only."""
+        """Return name, caller and bytes of each recording, the oldest first. Call it in the thread only."""
         running = [(folder.path.name, folder.caller, folder.size) for folder in self._running]
         return [*((kept.name, kept.caller, kept.size) for kept in self._store.kept()), *running]
 
     def is_running(self, name: str) -> bool:
-        """Return whether the session of a recording goes on. In the thread only."""
+        """Return whether the session of a recording is running. Call it in the thread only."""
         return any(folder.path.name == name for folder in self._running)
 
     def remove(self, name: str) -> bool:
-        """Remove a finished recording; False if there is none. In the thread only."""
+        """Remove a finished recording; return False if there is none. Call it in the thread only."""
         return self._store.remove(name)
 
     @property
@@ -216,7 +216,7 @@ class Recorder:
         return self._given - self._done
 
     def hand_over(self, job: _Job) -> bool:
-        """Queue a job for the thread; return False if there is no room for it."""
+        """Queue a job for the thread; return False if the backlog is full, and count a dropped frame."""
         if self._is_closed:
             return False
         backlog = self.backlog
@@ -244,7 +244,7 @@ class Recorder:
             if not self._news.wait(TIDY_S):
                 self._tidy()
             self._news.clear()
-            # Waking a thread costs the event loop more than all else here: not for every frame.
+            # Waking the thread is the main cost for the event loop, so a wake-up serves many frames.
             if not self._is_closed:
                 time.sleep(BATCH_S)
             self._answer_questions()
@@ -284,14 +284,14 @@ class Recorder:
             self._discard_largest_of(heaviest)
 
     def _discard_largest_of(self, caller: str) -> None:
-        """Remove a running recording of the caller with the most, who has no finished one."""
+        """Remove the largest running recording of a caller without a finished one."""
         largest = max((f for f in self._running if f.caller == caller), key=lambda folder: folder.size)
         largest.meta.stopped = _ALL_USED
         self._growing -= largest.size
         largest.discard()
 
     def _stop(self, folder: Folder, error: Exception) -> None:
-        """Stop a recording: only its end is written from now on."""
+        """Stop a recording: from now on only its end is written."""
         if folder.meta.stopped is None:
             folder.meta.stopped = _text(error)
             self._failed(error)

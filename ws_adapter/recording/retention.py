@@ -15,7 +15,7 @@ import msgspec
 from ws_adapter.recording.folder import META, Folder, Meta
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,128}-[0-9a-f]{8}")
-"""The form of a recording's name. Nothing else in the folder is ever touched."""
+"""The form of a recording's name. Other entries of the folder are never changed."""
 
 _BLOCK_BYTES: Final = 512
 _META_BYTES: Final = 65_536
@@ -33,10 +33,11 @@ class StoredRecording:
 
 
 class RecordingStore:
-    """The finished recordings in the folder `root`. `size` is their approximate use of the disk.
+    """The finished recordings in the folder `root`. `size` is their approximate disk space in bytes.
 
-    Only this object removes finished recordings; the folder is read once, by `scan`. 0 for `max_age_s` or
-    `max_bytes` is no bound. A recording that cannot be removed is reported to `on_failure` and forgotten.
+    Only this object removes finished recordings; `scan` reads the folder once. 0 for `max_age_s` or
+    `max_bytes` is no bound. If a recording cannot be removed, `on_failure` gets the error, and the index
+    drops it.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class RecordingStore:
             self.put(kept)
 
     def put(self, kept: StoredRecording) -> None:
-        """Add the recording that ended last."""
+        """Add a recording that ended after all others."""
         self._kept[kept.name] = kept
         self._of.setdefault(kept.caller, deque()).append(kept)
         self._sizes[kept.caller] += kept.size
@@ -75,7 +76,7 @@ class RecordingStore:
         return list(self._kept.values())
 
     def remove(self, name: str) -> bool:
-        """Remove a recording; False if there is none."""
+        """Remove a recording; return False if there is none."""
         kept = self._kept.get(name)
         if kept is None:
             return False
@@ -84,11 +85,12 @@ class RecordingStore:
         return True
 
     def tidy(self, now: float, growing: int, running: Iterable[Folder]) -> str | None:
-        """Remove expired recordings, and those beyond the size bound together with `running`, the unfinished
-        recordings of `growing` bytes in all: always the oldest of the caller with the most.
+        """Remove expired recordings, then those beyond the size bound: always the oldest of the caller with
+        the most bytes.
 
-        `now` is Unix time. If the caller with the most has nothing finished and the size is still too large,
-        returns that caller.
+        `now` is Unix time in seconds; `running` are the unfinished recordings, of `growing` bytes in all,
+        which count too. If the size is still too large and the caller with the most bytes has no finished
+        recording, return that caller; else None.
         """
         while self._max_age_s and self._kept:
             oldest = next(iter(self._kept.values()))
@@ -109,7 +111,7 @@ class RecordingStore:
         self._remove(self._of[caller].popleft())
 
     def _remove(self, kept: StoredRecording) -> None:
-        """Remove a recording from the index."""
+        """Remove a recording from the index and from disk."""
         caller = kept.caller
         del self._kept[kept.name]
         self.size -= kept.size
@@ -133,7 +135,7 @@ def _recordings(root: Path) -> Iterator[StoredRecording]:
 
 
 def _kept(folder: Path) -> StoredRecording:
-    """Return the recording in a folder. Raises OSError if it holds none, or is being removed."""
+    """Return the recording in a folder. Raises OSError if there is none, or if it is being removed."""
     (folder / META).lstat()
     states = [path.lstat() for path in (folder, *folder.rglob("*"))]
     used = sum(state.st_blocks for state in states) * _BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""One direction's audio as a WAV file of float32 samples that is whole after every write."""
+"""The audio of one direction as a WAV file of float32 samples, which is valid after every write."""
 
 import struct
 from typing import Final
@@ -10,11 +10,11 @@ HEADER_BYTES: Final = _HEADER.size
 _FLOAT: Final = 3
 
 LONGEST: Final = (2**32 - 1 - HEADER_BYTES) // SAMPLE_BYTES
-"""The most samples of a WAV file, which counts its bytes in 32 bits."""
+"""The most samples of a WAV file, whose header has 32 bits for the number of bytes."""
 
 JITTER_S: Final = 0.25
-"""The lateness in seconds up to which a clip directly follows the previous one: network jitter would
-otherwise insert audible pauses into words."""
+"""The longest gap in seconds that is removed between two clips; network jitter would otherwise insert audible
+pauses into words."""
 
 
 def header(samples: int, rate_hz: int) -> bytes:
@@ -29,7 +29,7 @@ def header(samples: int, rate_hz: int) -> bytes:
 
 
 class Track:
-    """The clips of one direction on the session's time line. `length` is in samples."""
+    """The track of one direction, with its clips in time order. `length` is in samples."""
 
     def __init__(self, file: str, rate_hz: int) -> None:
         self.file = file
@@ -38,14 +38,14 @@ class Track:
 
     @property
     def end(self) -> int:
-        """Size of the file in bytes."""
+        """The size of the file in bytes."""
         return HEADER_BYTES + self.length * SAMPLE_BYTES if self.length else 0
 
     def place(self, at_s: float) -> int:
-        """Return the sample at which a clip begins that was heard `at_s` seconds after the start of the
+        """Return the index of the first sample of a clip that began `at_s` seconds after the start of the
         track.
 
-        Clips never overlap: one that comes early follows the one before it.
+        Clips never overlap: an early clip directly follows the clip before it.
         """
         wanted = round(at_s * self.rate_hz)
         return self.length if wanted - self.length < JITTER_S * self.rate_hz else wanted

@@ -1,23 +1,23 @@
 #!lua name=antiphon_journal_v1
--- The journals of sessions, each written by the adapter that has the session.
+-- The journals of sessions. The adapter that owns a session writes its journal.
 --
--- KEYS[1] is a prefix with a hash tag. Below it stand
---   alive:<adapter>     gone when an adapter says no more
+-- KEYS[1] is a prefix with a hash tag. The keys below it are
+--   alive:<adapter>     expires without heartbeats of the adapter
 --   session:<session>   HASH owner: the adapter, empty once the session was handed over
 --                            last: the number of the newest entry
---                            nonce, used: those of the tokens that open the session, used may be empty
+--                            nonce, used: nonces of the tokens that resume the session; `used` may be empty
 --                            path: the dialect and mode of the session
---                            first, newest: the events that a client may have got last, and that are kept
---                            settings: what the session is at its worker
---                            claimed, from: time of a claim and the owner before, until the claimant writes the session
---                            over: there is no session any more, and nobody may write one
---   stream:<session>    STREAM entry -> d: what an entry has
+--                            first, newest: the numbers of the first and the last stored event
+--                            settings: the settings of the session at its worker
+--                            claimed, from: time of a claim and the previous owner, until the claimant writes the session
+--                            over: the session has ended, and no adapter may write it
+--   stream:<session>    STREAM entry -> d: the data of the entry
 --
--- All of a session expires together.
+-- All keys of a session expire together.
 
 local MOST_ENTRIES = 16384
 local OVER_MS = 60000
--- A claim is void after this time if its adapter has not written the session: the answer may have been lost.
+-- A claim expires after this time if its adapter has not written the session, since its answer may have been lost.
 local CLAIM_MS = 2000
 
 local function append(p, session, ttl, args, from)
@@ -29,14 +29,14 @@ local function append(p, session, ttl, args, from)
   redis.call('PEXPIRE', p .. 'session:' .. session, ttl)
 end
 
--- Whether another adapter has the session, or nobody any more.
+-- Returns whether another adapter owns the session, or whether it has ended.
 local function is_anothers(p, session, adapter)
   local found = redis.call('HMGET', p .. 'session:' .. session, 'owner', 'over')
   return found[2] or (found[1] and found[1] ~= adapter)
 end
 
--- begin(session, adapter, ttl, last, nonce, used, first, newest, path, settings, {entry, data}...): writes a
--- whole journal in place of what is there. Answers 1, or 2 if the session is another adapter's.
+-- begin(session, adapter, ttl, last, nonce, used, first, newest, path, settings, {entry, data}...): replaces the
+-- whole journal. Answers 1, or 2 if another adapter owns the session.
 local function begin(keys, args)
   local p, session, adapter, ttl = keys[1], args[1], args[2], args[3]
   if is_anothers(p, session, adapter) then return 2 end
@@ -49,8 +49,8 @@ local function begin(keys, args)
 end
 
 -- append(session, adapter, ttl, last, nonce, used, first, newest, before, gone, entry to delete...,
--- {entry, data}...): goes on with a journal whose newest entry is `before`; `gone` is how many entries are
--- deleted. Answers 1, 0 if something is missing in between, or 2 if the session is another adapter's.
+-- {entry, data}...): appends to a journal whose newest entry is `before`; `gone` is the number of entries to
+-- delete. Answers 1, 0 if entries are missing in between, or 2 if another adapter owns the session.
 local function go_on(keys, args)
   local p, session, adapter, ttl = keys[1], args[1], args[2], args[3]
   local hash, stream = p .. 'session:' .. session, p .. 'stream:' .. session
@@ -64,8 +64,8 @@ local function go_on(keys, args)
   return 1
 end
 
--- beat(adapter, life, ttl, session...): the adapter lives, and so do these sessions. Answers for each of them
--- 1, 0 if it is missing, or 2 if it is another adapter's.
+-- beat(adapter, life, ttl, session...): a heartbeat of the adapter and of these sessions. Answers for each session
+-- 1, 0 if it is missing, or 2 if another adapter owns it.
 local function beat(keys, args)
   local p, adapter, ttl = keys[1], args[1], args[3]
   redis.call('SET', p .. 'alive:' .. adapter, '1', 'PX', args[2])
@@ -82,9 +82,9 @@ local function beat(keys, args)
   return answers
 end
 
--- claim(session, adapter, dead, ttl, nonce, next_nonce, path, last_event, most): takes a session whose adapter
--- is gone or is `dead`. Answers {none}, {alive}, {behind} if the client got more events than are here, {lost} if
--- events are missing or there are more than `most` bytes, or {taken, was handed over, settings, data...}.
+-- claim(session, adapter, dead, ttl, nonce, next_nonce, path, last_event, most): takes over a session whose adapter
+-- sends no heartbeats or is `dead`. Answers {none}, {alive}, {behind} if the client has events that are not here,
+-- {lost} if events are missing or there are more than `most` bytes, or {taken, was handed over, settings, data...}.
 local function claim(keys, args)
   local p, session, adapter, dead, ttl = keys[1], args[1], args[2], args[3], args[4]
   local nonce, event = args[5], tonumber(args[8])
@@ -116,14 +116,14 @@ local function claim(keys, args)
   return answer
 end
 
--- release(session, adapter): any adapter may take the session.
+-- release(session, adapter): hands the session over: any adapter may take it.
 local function release(keys, args)
   if is_anothers(keys[1], args[1], args[2]) then return 2 end
   return redis.call('HSET', keys[1] .. 'session:' .. args[1], 'owner', '') == 0 and 1 or 0
 end
 
--- forget(session, adapter): the session is over. What is left of it keeps an adapter that was frozen from
--- writing it again.
+-- forget(session, adapter): deletes an ended session. A mark stays for a while, so that a frozen adapter cannot
+-- write the session again.
 local function forget(keys, args)
   local p, session = keys[1], args[1]
   if is_anothers(p, session, args[2]) then return 2 end

@@ -1,4 +1,4 @@
-"""The journals of all sessions of an adapter in Redis, and those of dead adapters."""
+"""The journals in Redis: those of an adapter's sessions, and claims on those of dead adapters."""
 
 import asyncio
 import logging
@@ -23,10 +23,10 @@ RETELL_BEATS: Final = 5
 """The number of heartbeats after which an adapter lists its sessions again."""
 
 MOST_CLAIMED: Final = 128 * 2**20
-"""Bytes of a journal that an adapter reads from Redis; a session with more of them ends with its adapter."""
+"""The most bytes of a journal that an adapter reads from Redis; a session with more ends with its adapter."""
 
 KEPT_S: Final = 10.0
-"""Seconds beyond the resume window for which the journal of a silent adapter is kept."""
+"""The seconds beyond the resume window for which Redis keeps the journals of a dead adapter."""
 
 _MS: Final = 1000
 
@@ -37,29 +37,29 @@ class Unclaimed(Enum):
     UNKNOWN = auto()
     """The session is unknown, the token does not open it, or the missed events are not kept."""
     ALIVE = auto()
-    """Its adapter is alive, or another one has just claimed it."""
+    """Its adapter is alive, or another adapter has just claimed it."""
     BEHIND = auto()
-    """The client has more events than Redis, which may not have read the last records yet."""
+    """The client has more events than Redis, which may not have processed the last records yet."""
     AWAY = auto()
     """Redis does not answer."""
 
 
 class SharedJournals:
-    """The journals of an adapter's sessions; each has a stream from its first commit to its end."""
+    """The journals of an adapter's sessions, each with a stream from its first commit to its end."""
 
     def __init__(
         self, link: "JournalLink", adapter_id: str, window_s: float, most_claimed: int = MOST_CLAIMED
     ) -> None:
         """`window_s` is the resume window in seconds; `most_claimed` is in bytes."""
         self.gaps = 0
-        """Records that Redis lacks; each causes a journal to be rewritten."""
+        """The number of records that Redis lacked; each caused a rewrite of its journal."""
         self._link = link
         self._adapter_id = adapter_id
         self._most_claimed = most_claimed
         self._ttl_ms = round((window_s + KEPT_S) * _MS)
         self._streams: dict[str, JournalStream] = {}
         self._behind: dict[JournalStream, None] = {}
-        """Streams that wait to be rewritten."""
+        """Streams that are queued to be rewritten."""
         self._is_catching_up = False
         self._beats = 0
         self._task: asyncio.Task[None] | None = None
@@ -67,23 +67,23 @@ class SharedJournals:
 
     @property
     def behind(self) -> int:
-        """Sessions whose journal in Redis is incomplete."""
+        """The number of sessions whose journal in Redis is incomplete."""
         return len(self._behind)
 
     def start(self) -> None:
-        """Connect, and send heartbeats of this adapter from now on."""
+        """Connect, and start to send heartbeats."""
         self._link.start()
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Write the remaining records, and leave no task or connection behind."""
+        """Write the remaining records, then stop the tasks and close the connections."""
         if self._task is not None:
             await end(self._task)
             self._task = None
         await self._link.close()
 
     def open(self, session_id: str, path: str, source: Source, *, is_known: bool = False) -> JournalStream:
-        """Return the journal of a session; `is_known`: Redis has it from another adapter."""
+        """Return the stream of a session; `is_known` if Redis has its journal from another adapter."""
         stream = JournalStream(self, session_id, path, source, is_known=is_known)
         self._streams[session_id] = stream
         return stream
@@ -93,8 +93,8 @@ class SharedJournals:
     ) -> StoredJournal | Unclaimed:
         """Claim a session of a dead adapter; only one of several claimants gets it.
 
-        `nonces` are that of the token and that of the next one. `dead` is the id of an adapter whose process
-        is known to have ended, and empty without one.
+        `nonces` are those of the client's token and of its next token. `path` is the dialect and mode of the
+        session. `dead` is the id of an adapter whose process is known to have ended, or empty.
         """
         nonce, following = nonces
         words = (session_id, self._adapter_id, dead or "-", self._ttl_ms, nonce.hex(), following.hex())
@@ -117,7 +117,7 @@ class SharedJournals:
             return Unclaimed.UNKNOWN
 
     def give_up(self, session_id: str) -> None:
-        """Forget a claimed session that cannot continue."""
+        """Delete the journal of a session that has ended or cannot continue."""
         self.send("forget", (session_id,), lambda answer: None)
 
     # ------------------------------------------------------------------------------ for the streams
@@ -125,7 +125,7 @@ class SharedJournals:
     def write(
         self, function: str, session_id: str, words: tuple[object, ...], answered: Callable[[Any], None]
     ) -> bool:
-        """Send a record; False if it cannot be sent now."""
+        """Send a record; return False if it cannot be sent now."""
 
         def took(answer: Any) -> None:
             answered(answer)
@@ -135,29 +135,30 @@ class SharedJournals:
         return self._link.send(function, (session_id, self._adapter_id, self._ttl_ms, *words), took)
 
     def send(self, function: str, words: tuple[object, ...], answered: Callable[[Any], None]) -> None:
-        """Send a small message about sessions."""
+        """Send a small message about a session, even if much is unanswered."""
         self._link.send(function, (*words, self._adapter_id), answered, matters=True)
 
     def queue_rewrite(self, stream: JournalStream) -> None:
-        """Rewrite a stream as soon as there is room, and a second later if Redis refuses it."""
+        """Queue a stream to be rewritten as soon as the connection has room, or a second after Redis rejects
+        it."""
         self._behind[stream] = None
 
     def awaits_rewrite(self, stream: JournalStream) -> bool:
-        """Return whether a stream waits to be rewritten."""
+        """Return whether a stream is queued to be rewritten."""
         return stream in self._behind
 
     def caught_up(self, stream: JournalStream) -> None:
-        """Note that a stream is complete."""
+        """Remove a complete stream from the queue of rewrites."""
         self._behind.pop(stream, None)
 
     def remove(self, stream: JournalStream) -> None:
-        """Forget the stream of a finished session."""
+        """Remove the stream of a finished session."""
         self._behind.pop(stream, None)
         if self._streams.get(stream.session_id) is stream:
             del self._streams[stream.session_id]
 
     def catch_up(self) -> None:
-        """Rewrite journals as long as there is room."""
+        """Rewrite queued streams as long as the connection has room."""
         if self._is_catching_up:
             return
         self._is_catching_up = True

@@ -1,8 +1,8 @@
-"""The connection on which journals are written to Redis, without delaying conversations.
+"""The connection that writes journals to Redis without delaying sessions.
 
-A record is with the kernel before its event is sent: Redis gets it even if this process is killed at once. No
-session waits for Redis, neither for room in its connection nor for its answers. Beyond `MOST_UNANSWERED`
-bytes without an answer nothing more is sent.
+The kernel has a record before the client has its event, so Redis gets the record even if this process is
+killed. No session waits for room in the connection or for answers. With more than `MOST_UNANSWERED` bytes
+unanswered, nothing more is sent.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ LIBRARY: Final = "antiphon_journal_v1"
 SOURCE: Final = Path(__file__).with_name("functions.lua").read_text()
 
 MOST_UNANSWERED: Final = 8 * 2**20
-"""Bytes that Redis has not answered. One message may be larger, while there is no other."""
+"""The most unanswered bytes. A single message may be larger if there is no other."""
 
 RETRY_S: Final = 0.5
 CALL_S: Final = 1.0
-"""The longest that a client which comes back waits for Redis."""
+"""The timeout in seconds of a request to Redis, for which a resuming client waits."""
 
 FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 Answered = Callable[[Any], None]
-"""Callback for the answer to a message; its argument is None where there is no answer."""
+"""A callback for the answer to a message; its argument is None without an answer."""
 
 
 class JournalLink:
-    """One connection for ordered messages, and others for requests."""
+    """A connection for messages in order, and a pool of connections for requests."""
 
     def __init__(self, client: "Redis", prefix: str = PREFIX, most_unanswered: int = MOST_UNANSWERED) -> None:
-        """`client` answers in bytes, and is closed with it."""
+        """`client` returns bytes; `close` closes it too."""
         self.unanswered_bytes = 0
         """Bytes of messages that wait for an answer."""
         self.on_open: Callable[[], None] = lambda: None
-        """A callback for each new connection."""
+        """A callback that is called after each connect."""
         self._client = client
         self._prefix = prefix
         self._most_unanswered = most_unanswered
@@ -63,15 +63,15 @@ class JournalLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection."""
+        """Whether the connection is established."""
         return self._connection is not None
 
     def start(self) -> None:
-        """Connect, and again whenever the connection is lost."""
+        """Connect, and reconnect whenever the connection is lost."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self, seconds: float = CALL_S) -> None:
-        """Wait for the last answers, at most so long, and leave no connection behind."""
+        """Wait up to `seconds` for the last answers, then close the connections."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -83,7 +83,7 @@ class JournalLink:
     def send(self, function: str, words: Iterable[Any], answered: Answered, *, matters: bool = False) -> bool:
         """Send a call of a function; return False if it cannot be sent now.
 
-        One that `matters` is also sent beyond the bound: it is small.
+        A message that `matters` is also sent beyond `MOST_UNANSWERED`; it must be small.
         """
         connection = self._connection
         if connection is None:
@@ -96,7 +96,7 @@ class JournalLink:
         self.unanswered_bytes += size
         self._news.set()
         self._idle.clear()
-        # The package's own way to send is a coroutine, which may wait for Redis.
+        # The method of redis-py for sending is a coroutine, which may wait for Redis.
         assert connection._writer is not None
         connection._writer.write(b"".join(command))
         return True
@@ -107,7 +107,7 @@ class JournalLink:
             async with asyncio.timeout(CALL_S):
                 return await self._call("FCALL", f"{LIBRARY}_{function}", 1, self._prefix, *words)
         except FAILURES as error:
-            logger.warning("Redis was asked in vain: %r", error)
+            logger.warning("request to Redis failed: %r", error)
             return None
 
     async def _call(self, *command: Any) -> Any:
@@ -130,7 +130,7 @@ class JournalLink:
                 await self._read(connection)
             except FAILURES as error:
                 if not self._is_away:
-                    logger.warning("Redis is away, sessions have no journal there: %r", error)
+                    logger.warning("Redis unavailable, journals are not written: %r", error)
                 self._is_away = True
             finally:
                 self._connection = None
@@ -141,10 +141,10 @@ class JournalLink:
             await asyncio.sleep(RETRY_S)
 
     async def _read(self, connection: "AbstractConnection") -> None:
-        """Take answers until the connection is lost."""
+        """Read answers until the connection is lost."""
         self._connection = connection
         if self._is_away:
-            logger.info("Redis answers: journals are written again")
+            logger.info("Redis available again, journals are written")
         self._is_away = False
         self.on_open()
         while True:
@@ -156,9 +156,9 @@ class JournalLink:
             try:
                 answer = await connection.read_response()
             except ResponseError as error:
-                logger.warning("Redis did not take a record of a journal: %s", error)
+                logger.warning("record of a journal rejected by Redis: %s", error)
                 if "Function not found" in str(error):
-                    raise  # its data are gone too
+                    raise  # Redis has lost its data too
                 answer = None
             size, answered = self._unanswered.popleft()
             self.unanswered_bytes -= size

@@ -1,4 +1,4 @@
-"""The form in which Redis has the journal of a session: its settings, and entries of five sorts."""
+"""The format of a session's journal in Redis: settings, and entries of five types."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -9,7 +9,7 @@ from msgspec import Struct
 from ws_adapter.worker.journal import KeptUnit, Parts
 
 FORMAT: Final = 2
-"""The format of these records and of the state; no adapter takes over a session in another one."""
+"""The version of these records and of the state; no adapter takes over a session of another version."""
 
 
 class Settings(Struct, array_like=True, frozen=True):
@@ -18,7 +18,7 @@ class Settings(Struct, array_like=True, frozen=True):
     format: int
     label: str
     config: bytes
-    """A serialised `pb.PrefillRequest`; empty where the session has no journal of a worker."""
+    """A serialised `pb.PrefillRequest`; empty if the session has no journal for failover."""
 
 
 class UnitInput(Struct, array_like=True, tag=0, frozen=True):
@@ -29,7 +29,7 @@ class UnitInput(Struct, array_like=True, tag=0, frozen=True):
 
 
 class UnitAnswer(Struct, array_like=True, tag=1, frozen=True):
-    """Outcome of a unit: a serialised `pb.UnitRecord`, and the samples of its sound."""
+    """The answer to a unit: a serialised `pb.UnitRecord`, and the number of samples of its sound."""
 
     number: int
     record: bytes
@@ -37,20 +37,20 @@ class UnitAnswer(Struct, array_like=True, tag=1, frozen=True):
 
 
 class Event(Struct, array_like=True, tag=2, frozen=True):
-    """An event for the client, as it is sent."""
+    """An event for the client, in the form that is sent."""
 
     number: int
     text: bytes
 
 
 class State(Struct, array_like=True, tag=3, frozen=True):
-    """The state of the session behind all other entries."""
+    """The state of the session after all other entries."""
 
     state: bytes
 
 
 class Blob(Struct, array_like=True, tag=4, frozen=True):
-    """Data to which the state refers by its number."""
+    """Data to which the state refers by number."""
 
     number: int
     data: bytes
@@ -64,11 +64,11 @@ _read_entry: Final = msgspec.msgpack.Decoder(Entry).decode
 
 
 class StoredJournal(Struct, frozen=True):
-    """The journal of a session, as Redis had it."""
+    """The journal of a session, as read from Redis."""
 
     settings: Settings
     was_handed_over: bool
-    """Whether its adapter gave the session away; else it died."""
+    """Whether its adapter handed the session over; else that adapter died."""
     state: bytes
     units: dict[int, KeptUnit]
     events: dict[int, Parts]
@@ -76,7 +76,7 @@ class StoredJournal(Struct, frozen=True):
 
 
 def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> StoredJournal:
-    """Read what Redis has of a session. Raises `ValueError` if it is not whole or of another version."""
+    """Decode the journal of a session. Raises `ValueError` if it is incomplete or of another version."""
     found = _read_settings(settings)
     if found.format != FORMAT:
         raise ValueError(f"the journal has the format {found.format}")

@@ -1,4 +1,4 @@
-"""The journal of one session in Redis: its required and its sent entries."""
+"""The journal of one session in Redis, as a stream of entries that the adapter keeps up to date."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ ANOTHERS: Final = 2
 
 
 class SessionSnapshot(NamedTuple):
-    """The state of a session at a moment without incomplete operations."""
+    """The state of a session at a time without incomplete operations."""
 
     settings: bytes
-    """Another object than before if they have changed: then everything is written anew."""
+    """A new object if the settings have changed; then the whole journal is rewritten."""
     state: bytes
     blobs: Mapping[int, Data]
-    """Data to which the state refers, by numbers that never mean anything else."""
+    """Data to which the state refers, by numbers that are never reused."""
     nonces: tuple[bytes, bytes]
-    """Nonces of the tokens that open it; the second may be empty."""
+    """Nonces of the tokens that resume the session; the second may be empty."""
     units: Iterable[KeptUnit]
     changes: int
-    """Another number than before if `units` have changed."""
+    """A number that changes with `units`."""
     sent: int
-    """Number of the last event that was sent: those up to it do not change any more."""
+    """Number of the last event that was sent. Events up to this one no longer change."""
     first: int
-    """Number of the first event that is kept."""
+    """Number of the first stored event."""
     newest: int
     """Number of the last event, which may wait to be sent."""
     event: Callable[[int], Parts]
@@ -40,22 +40,22 @@ class SessionSnapshot(NamedTuple):
 
 
 class Source(Protocol):
-    """The session whose journal it is."""
+    """The session of a journal."""
 
     def snapshot(self) -> SessionSnapshot | None:
         """Return the current state for another adapter; None if it cannot continue from it."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether no operation is incomplete; `catch_up` follows once that is so."""
+        """Whether no operation is incomplete. The session calls `catch_up` when this becomes true."""
 
     def taken_elsewhere(self) -> None:
-        """Handle that another adapter has the session."""
+        """End the session here, because another adapter owns it."""
 
 
 @dataclass(slots=True)
 class _Unit:
-    """The entries of a unit; 0 for none."""
+    """The numbers of a unit's entries; 0 for none."""
 
     input: int
     answer: int = 0
@@ -63,13 +63,13 @@ class _Unit:
 
 
 class JournalStream:
-    """The stream is written with every `commit`; an unsendable record is a gap, after which all is
-    rewritten."""
+    """The stream of one session. Each `commit` writes a record; if it cannot be sent, the whole journal is
+    rewritten later."""
 
     def __init__(
         self, journals: "SharedJournals", session_id: str, path: str, source: Source, *, is_known: bool
     ) -> None:
-        """`path` is the dialect and mode of the session; `is_known`: Redis has it from another adapter."""
+        """`path` is the dialect and mode of the session; `is_known` if Redis has it from another adapter."""
         self.session_id: Final = session_id
         self.is_behind = True
         """Whether Redis lacks a record."""
@@ -77,16 +77,16 @@ class JournalStream:
         self._path = path
         self._source = source
         self._has_begun = is_known
-        """Whether Redis may have anything of it."""
+        """Whether Redis may have a part of the journal."""
         self._is_closed = False
         self._writing = 0
-        """The number of rewrites: answers to earlier ones do not count."""
+        """The number of rewrites, to ignore answers to records of earlier ones."""
         self._last = 0
         self._settings = b""
         self._units: dict[int, _Unit] = {}
         self._events: dict[int, tuple[int, Parts]] = {}
         self._blobs: dict[int, int] = {}
-        """The entry of each blob."""
+        """The entry number of each blob."""
         self._changes = -1
         self._sent = 0
         self._first = 1
@@ -94,7 +94,7 @@ class JournalStream:
         self._state = 0
 
     def commit(self) -> None:
-        """Write the changes since the last time."""
+        """Write the changes since the last commit, unless the stream is queued to be rewritten."""
         if not self._journals.awaits_rewrite(self):
             self.catch_up()
 
@@ -115,20 +115,20 @@ class JournalStream:
             self._go_on(snapshot)
 
     def missing(self) -> None:
-        """Handle that Redis has lost the stream: write everything anew."""
+        """Queue a rewrite of the journal, because Redis has lost it."""
         if not (self.is_behind or self._is_closed):
             self._lose()
 
     def taken_elsewhere(self) -> None:
-        """Handle that another adapter has the session: write nothing more, and end it here."""
+        """Stop writing and end the session here, because another adapter owns it."""
         if not self._is_closed:
             self._end()
             self._source.taken_elsewhere()
 
     def hand_over(self) -> bool:
-        """Let any adapter take the session from its state of now; False if Redis has not all of it.
+        """Let any adapter take over the session in its current state, and write nothing afterwards.
 
-        Nothing is written afterwards.
+        Returns False, without a handover, if the journal in Redis is incomplete.
         """
         self.commit()
         if self._is_closed or self.is_behind or not self._source.is_settled:
@@ -157,7 +157,7 @@ class JournalStream:
         self._changes, self._sent, self._first, self._newest, self._state = -1, 0, 1, 0, 0
 
     def _lose(self) -> None:
-        """Note that Redis lacks a record."""
+        """Count a record that Redis lacks, and queue a rewrite."""
         self._journals.gaps += 1
         self._reset()
         self._journals.queue_rewrite(self)
@@ -200,7 +200,7 @@ class JournalStream:
         return self._journals.write(function, self.session_id, words, answered)
 
     def _changed(self, snapshot: SessionSnapshot, gone: list[int]) -> Iterator[object]:
-        """Yield numbers and data of the entries that Redis lacks; add those that it is to delete."""
+        """Yield numbers and data of the entries that Redis lacks; append entries to delete to `gone`."""
         if snapshot.changes != self._changes:
             self._changes = snapshot.changes
             yield from self._changed_units(snapshot.units, gone)

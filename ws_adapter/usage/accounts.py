@@ -1,8 +1,8 @@
 """The accounts of all tenants: admission and end of sessions by quota, and the usage log.
 
-Once a second every session with a quota takes the next slice of it, or ends for want of one. So a session
-spends at most what it uses within `BEAT_S`, and the units that are under way then, more than its quota has;
-and as many sessions of one tenant can do so as there are slices in what was left of the quota.
+Once a second every session with a quota takes its next slice of the quota, and ends if there is none. So a
+session exceeds the quota at most by its use within `BEAT_S` and by its running units. Each slice of the
+remaining quota allows one session of the tenant to do so.
 """
 
 import asyncio
@@ -37,10 +37,11 @@ ASK_S: Final = 2.0
 """The seconds that a new session waits for the usage store."""
 
 SPENT_S: Final = 5.0
-"""The seconds for which a key with a spent quota is rejected: other sessions may give a slice back."""
+"""The seconds for which a key with a spent quota is rejected; then other sessions may have returned a
+slice."""
 
 REMEMBERED: Final = 10_000
-"""The most keys with a known spent quota."""
+"""The most keys that are known to have spent their quota."""
 
 KEY_ID_DIGITS: Final = 12
 """The digits of a key's hash that identify the key without revealing it."""
@@ -59,34 +60,32 @@ class About:
 
 
 class Meter:
-    """The meter of one session, from its opening to its end: it counts usage, and ends the session over
-    quota."""
+    """The meter of one session: it counts usage, and reports a spent quota."""
 
     def __init__(self, accounts: "Accounts", tenant: Tenant, about: About, first_ms: int) -> None:
         self.on_spent: Callable[[], None] = lambda: None
-        """A callback that is called once, when the quota is used up."""
+        """A callback for the end of the quota, called once."""
         self.charge = Charge(tenant, first_ms)
         self._accounts = accounts
         self._about = about
         self._model = ""
         self._input_tokens = self._output_tokens = 0
         self._open: dict[tuple[bool, int], int] = {}
-        """Tokens of units that are under way, as far as they are known, by whether they are in the background
-        and by their number."""
+        """The known tokens of running units, by whether they are background work and by unit number."""
         self._is_over = False
 
     async def admit(self) -> None:
-        """Wait until a slot may be asked for.
+        """Take the first slice of the quota, before the wait for a slot.
 
-        Raises `QuotaSpent`, or `DispatcherUnavailable` while nobody can say what is left of the quota.
+        Raises `QuotaSpent`, or `DispatcherUnavailable` if the quota cannot be looked up.
         """
         if self.charge.tenant.quota.is_any:
             await self._accounts.admit(self)
 
     @contextmanager
     def slot(self, model: str) -> Iterator[None]:
-        """Count the time of a slot of a worker that runs `model`; empty leaves the model of the log as it
-        is."""
+        """Count the time within the context as that of a slot. `model` is that of the worker for the usage
+        log; an empty one is ignored."""
         self._model = model or self._model
         self.charge.hold(self._accounts.clock.now())
         try:
@@ -95,7 +94,7 @@ class Meter:
             self.charge.release(self._accounts.clock.now())
 
     def count_signals(self, *signals: Signal, in_background: bool = False) -> None:
-        """Count a worker's signals of the session, or of its background work."""
+        """Count the tokens in signals of a worker for the session, or for its background work."""
         for signal in signals:
             match signal:
                 case Piece():
@@ -107,7 +106,7 @@ class Meter:
                     self._open.pop((in_background, signal.unit), None)
                     self.used(signal.tokens.input_tokens, signal.tokens.output_tokens)
                 case Ready():
-                    self._lose_units(in_background)  # those of a slot before
+                    self._lose_units(in_background)  # those of the previous slot
                     self.used(signal.prompt_tokens, 0)
 
     def used(self, input_tokens: int, output_tokens: int) -> None:
@@ -117,14 +116,14 @@ class Meter:
         self.charge.tokens += input_tokens + output_tokens
 
     def used_so_far(self, input_tokens: int, output_tokens: int) -> None:
-        """Count tokens by their totals, which never fall."""
+        """Count tokens by their totals for the session, which never decrease."""
         self.used(max(0, input_tokens - self._input_tokens), max(0, output_tokens - self._output_tokens))
 
     def end(self, reason: str) -> None:
-        """Book the rest of a finished session, and write its line. Harmless when repeated.
+        """Book the rest of a finished session, and write its log line. Harmless when repeated.
 
-        Units that were under way count with what is known of them: who leaves before a unit is done pays for
-        its input and for one token of each piece of the answer.
+        The known tokens of units without an end count too: those of the input, and one for each piece of the
+        answer.
         """
         if self._is_over:
             return
@@ -156,7 +155,7 @@ class Meter:
         )
 
     def _lose_units(self, in_background: bool) -> None:
-        """Count the known usage of running units whose end will not come."""
+        """Count the known tokens of running units that will not end."""
         for key in [key for key in self._open if key[0] is in_background]:
             self.used(self._open.pop(key), 0)
 
@@ -167,7 +166,7 @@ class Meter:
 
 
 class Accounts:
-    """All sessions of an adapter that are counted."""
+    """The accounts of all sessions of an adapter."""
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class Accounts:
         usage_store: UsageStore | None = None,
         log: UsageLog | None = None,
     ) -> None:
-        """`totals` is what figures are read from; `usage_store` is of this adapter alone unless given."""
+        """Metrics read `totals`. Without `usage_store` the quotas count this adapter alone."""
         self.clock = clock
         self.log = log
         self.totals = totals or Totals()
@@ -189,7 +188,7 @@ class Accounts:
         """The timer that runs while a session with a quota is open."""
 
     def start(self) -> None:
-        """Begin to update the accounts of sessions."""
+        """Start the usage store and the usage log."""
         self._usage_store.start()
         if self.log is not None:
             self.log.start()
@@ -204,7 +203,7 @@ class Accounts:
             await self.log.close()
 
     def meter(self, tenant: Tenant, about: About, first_ms: int = SLICE_MS) -> Meter:
-        """Return the meter of a new session; `first_ms` is what it takes of its quota first."""
+        """Return the meter of a new session; `first_ms` is its first slice of the quota in milliseconds."""
         return Meter(self, tenant, about, first_ms)
 
     def retry_s(self, tenant: Tenant) -> float | None:
@@ -231,17 +230,17 @@ class Accounts:
         if asked is not None:
             await asyncio.wait({asked}, timeout=ASK_S)
         if asked is None or charge.is_asking or asked.cancelled():
-            # It may be booked later; then the end of the session gives it back.
+            # The slice may still be booked later; the end of the session then returns it.
             raise DispatcherUnavailable("the quota of the key cannot be looked up; try again later")
         if charge.is_spent(self.clock.now()):
             self._remember(charge.tenant)
             raise QuotaSpent(_SPENT)
 
     def settle(self, meter: Meter) -> None:
-        """Give back the rest of a finished session's slice."""
+        """Return the rest of a finished session's slice to the quota."""
         self._open.pop(meter, None)
         if meter.charge.is_asking:
-            return  # `_answered` does it
+            return  # `_answered` settles it later
         take = meter.charge.settle(self.clock.now())
         if take is not None:
             self._usage_store.take(take)
@@ -269,7 +268,7 @@ class Accounts:
             self._spent.popitem(last=False)
 
     def _beat(self) -> None:
-        """Book the next second of every session, and end those that got no quota."""
+        """Renew the slices of all sessions, and report sessions whose quota is spent."""
         self._timer = None
         if self._open:
             self._timer = self.clock.call_at(self.clock.now() + BEAT_S, self._beat)
@@ -277,13 +276,13 @@ class Accounts:
             try:
                 self._renew(meter)
             except Exception:
-                logger.exception("the quota of a session could not be looked after")
+                logger.exception("quota of a session not renewed: unexpected error")
 
     def _renew(self, meter: Meter) -> None:
         take = meter.charge.ask(self.clock.now())
         if take is None:
             return
-        # While nothing can be booked no answer comes: the session goes on, and is booked afterwards.
+        # While the store is unavailable there is no answer: the session continues, and is booked later.
         asked = self._take(meter, take)
         if asked.done():
             self._end_spent(meter, asked)

@@ -1,4 +1,4 @@
-"""The spent and the paid usage of one session: no I/O, no clock of its own."""
+"""The used and the paid slot time and tokens of one session, without I/O or a clock."""
 
 from typing import Final
 
@@ -7,28 +7,29 @@ from ws_adapter.usage.tenant import Tenant
 
 SLICE_MS: Final = 10_000
 SLICE_TOKENS: Final = 1_000
-"""The slice of the tenant's quota that a session takes at a time, in tokens."""
+"""The slice of the tenant's quota that a session takes at once: `SLICE_MS` in milliseconds, this in
+tokens."""
 
 LOW_MS: Final = 3_000
 LOW_TOKENS: Final = 300
-"""The rest of a slice below which the session takes the next one."""
+"""The rest of a slice, in tokens (`LOW_MS`: in milliseconds), below which the session takes the next one."""
 
 SHORTEST_MS: Final = 1_000
-"""The least cost of holding a slot: a session that is opened and dropped at once is not free."""
+"""The least milliseconds charged for a slot, so that opening and dropping a session is not free."""
 
 
 class Charge:
-    """The charge of one session. Times in seconds of a clock of the caller's.
+    """The charge of one session. Methods take times in seconds of the caller's clock.
 
-    A session is charged for the time for which it holds slots, and for its tokens.
+    A session pays for the time for which it holds slots, and for its tokens.
     """
 
     def __init__(self, tenant: Tenant, first_ms: int = SLICE_MS) -> None:
-        """`first_ms` is the slice that it takes first."""
+        """`first_ms` is the first slice in milliseconds."""
         self.tenant = tenant
         self._next_ms = first_ms
         self._ended_ms = 0
-        """The milliseconds of slots that were given back."""
+        """The milliseconds of slots that were released."""
         self._since: list[float] = []
         """The grant times of the held slots."""
         self.tokens = 0
@@ -36,7 +37,7 @@ class Charge:
         self._day = 0
         """The day of the last slice."""
         self.keeps_slice = False
-        """Whether no slice is given back, since the end of the session is unknown."""
+        """Whether `settle` keeps the rest of the slice, because the end of the session is unknown."""
         self.is_asking = False
         """Whether an answer of the usage store is awaited."""
 
@@ -45,7 +46,7 @@ class Charge:
         self._since.append(now)
 
     def release(self, now: float) -> None:
-        """Record that the oldest slot was given back."""
+        """Record that the oldest held slot was released."""
         self._ended_ms += max(SHORTEST_MS, _ms(now - self._since.pop(0)))
 
     def spent_ms(self, now: float) -> int:
@@ -65,7 +66,7 @@ class Charge:
         )
 
     def ask(self, now: float) -> Take | None:
-        """Return the next booking, None if the slice suffices. Report its result to `answered`."""
+        """Return the next booking; None if the slice suffices. Pass its result to `answered`."""
         quota = self.tenant.quota
         left_ms, left_tokens = self._paid_ms - self.spent_ms(now), self._paid_tokens - self.tokens
         wants_time = quota.seconds_per_day > 0 and left_ms < LOW_MS
@@ -91,7 +92,8 @@ class Charge:
         self._day = taken.day
 
     def settle(self, now: float) -> Take | None:
-        """Return the last booking of a finished session: the rest of a slice goes back."""
+        """Return the last booking of a finished session, which returns the rest of the slice; None if none is
+        left."""
         if not self.tenant.quota.is_any:
             return None
         rest_ms, rest_tokens = self.spent_ms(now) - self._paid_ms, self.tokens - self._paid_tokens

@@ -1,17 +1,17 @@
 #!lua name=antiphon_tenants_v1
--- The book of all adapters, and the keys that they share.
+-- The usage of all accounts, and the keys that the adapters share.
 --
--- KEYS[1] is a prefix with a hash tag. Below it stand
---   day:<day>:<account>   HASH ms, tokens: what an account has used on that day (since 1970, in UTC)
---   last:<adapter>        HASH seq, answer: the last call of an adapter, so that one that is said again after
---                         its answer was lost is answered again and booked once
+-- KEYS[1] is a prefix with a hash tag. The keys below it are
+--   day:<day>:<account>   HASH ms, tokens: the usage of an account on that day (days since 1970, in UTC)
+--   last:<adapter>        HASH seq, answer: the last call of an adapter. A call that is repeated because its
+--                         answer was lost gets the same answer and is booked once
 --   keys                  the text of a file of keys
 
 local DAY_S = 86400
 local KEPT_MS = 2 * DAY_S * 1000
 local LAST_MS = 3600 * 1000
 
--- Books what was spent and as much of `want` as the quota has; `_booked` of book.py has the same rule.
+-- Books `spent`, and as much of `want` as the quota has; `_booked` in store.py has the same rule.
 local function book(used, spent, want, most, is_today)
   if spent > 0 or is_today then used = math.max(0, used + spent) end
   local got = want
@@ -42,7 +42,7 @@ local function take(keys, args)
   return text
 end
 
--- The text of the file of keys; nothing before there is one.
+-- read_keys(): answers the text of the file of keys, or nil if there is none.
 local function read_keys(keys, args)
   return redis.call('GET', keys[1] .. 'keys')
 end

@@ -1,8 +1,8 @@
 """The usage log: one JSON line for each session, written by a thread of its own.
 
-Nothing here waits on the event loop or raises: a disk that is full or slow costs lines, which are counted,
-and no session. A line is written whole with one call to a file that is opened for appending, so that several
-adapters may share one. After a line that was written in part the next one begins on a line of its own.
+A full or slow disk loses lines, which are counted, but never delays or ends a session. Each line is appended
+with one system call, so several adapters may share a file. After a partly written line the next one begins on
+a new line.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MOST_WAITING: Final = 10_000
 """The most lines that may wait for the disk; further ones are lost, and counted."""
 
 SYNC_S: Final = 1.0
-"""The longest time in seconds between the write of a line and its fsync."""
+"""The longest delay in seconds between the write of a line and its fsync."""
 
 CLOSE_S: Final = 3.0
 """The seconds for writing the remaining lines at the end."""
@@ -35,7 +35,7 @@ _write = os.write
 
 
 class UsageLog:
-    """The usage log at `path`. `reopen` begins a new file after the old one was renamed."""
+    """The usage log at `path`. After a rename of the file, `reopen` begins a new one."""
 
     def __init__(self, path: Path, most_waiting: int = MOST_WAITING) -> None:
         """Raise `ConfigurationError` if the file cannot be opened."""
@@ -59,7 +59,7 @@ class UsageLog:
         self._thread.start()
 
     def write(self, line: UsageLine) -> None:
-        """Hand a line over."""
+        """Queue a line for the thread; if the queue is full, count the line as lost."""
         with self._news:
             if len(self._lines) >= self._most_waiting:
                 self.lost += 1
@@ -69,7 +69,7 @@ class UsageLog:
 
     def reopen(self) -> None:
         """Reopen the file for later lines. Raises `ConfigurationError`."""
-        os.close(_open(self._path))  # what cannot be opened is said to whoever asked
+        os.close(_open(self._path))  # raise an error here, in the caller's thread
         with self._news:
             self._wants_reopening = True
             self._news.notify()
@@ -125,25 +125,25 @@ class UsageLog:
                 return
             self.written += 1
             if self._has_failed:
-                logger.info("the usage log is written again")
+                logger.info("usage log available again")
             self._has_failed = False
 
     def _failed(self, error: OSError) -> None:
         self.lost += 1
         if not self._has_failed:
             why = error.strerror or str(error)
-            logger.error("the usage log cannot be written, lines are lost", extra={"reason": why})
+            logger.error("usage log unavailable, lines are lost", extra={"reason": why})
         self._has_failed = True
 
     def _sync(self) -> None:
-        with suppress(OSError):  # a pipe has no disk, and of a disk that fails the next write says so
+        with suppress(OSError):  # a pipe has no fsync, and the next write reports a failing disk
             os.fsync(self._file)
 
     def _open_anew(self) -> None:
         try:
             opened = _open(self._path)
         except ConfigurationError as error:
-            logger.error("the usage log could not be opened again, the old file goes on: %s", error)
+            logger.error("usage log not reopened, writing to the old file continues: %s", error)
             return
         os.close(self._file)
         self._file, self._is_torn = opened, _is_torn(opened, self._path)

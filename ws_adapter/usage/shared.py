@@ -28,14 +28,14 @@ LIBRARY: Final = "antiphon_tenants_v1"
 SOURCE: Final = Path(__file__).with_name("functions.lua").read_text()
 
 CALL_S: Final = 1.0
-"""The longest that one call may take."""
+"""The timeout of one call in seconds."""
 
 RETRY_S: Final = 0.5
 MOST_AT_ONCE: Final = 200
-"""The most entries in one call, which blocks Redis for about 1 ms."""
+"""The most bookings in one call, which blocks Redis for about 1 ms."""
 
 MOST_WAITING: Final = 20_000
-"""Entries that wait for Redis; beyond that the oldest are lost: a day's quota is then a little larger."""
+"""The most bookings that wait for Redis. Further ones evict the oldest, whose usage is then not charged."""
 
 CLOSE_S: Final = 1.0
 
@@ -43,7 +43,7 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 
 async def call(client: "Redis", function: str, *args: Any, prefix: str = PREFIX) -> Any:
-    """Call a function of the library, which is loaded if Redis does not have it."""
+    """Call a function of the Lua library, and load the library if Redis does not have it."""
     command = ("FCALL", f"{LIBRARY}_{function}", 1, prefix, *args)
     try:
         return await client.execute_command(*command)
@@ -66,7 +66,7 @@ class RedisUsageStore:
         call_s: float = CALL_S,
         retry_s: float = RETRY_S,
     ) -> None:
-        """`client` is closed with it. Times in seconds."""
+        """`close` closes `client` too. Times in seconds."""
         self._client = client
         self._adapter_id = adapter_id
         self._prefix = prefix
@@ -74,7 +74,7 @@ class RedisUsageStore:
         self._retry_s = retry_s
         self._waiting: deque[tuple[Take, asyncio.Future[Taken]]] = deque()
         self._asked: list[tuple[Take, asyncio.Future[Taken]]] = []
-        """The bookings of the call that is in flight, or whose answer was lost."""
+        """The bookings of the call in flight, or of the call to repeat."""
         self._seq = 0
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
@@ -138,7 +138,7 @@ class RedisUsageStore:
         day, *taken = msgspec.json.decode(text)
         asked, self._asked = self._asked, []
         if self.is_away:
-            logger.info("Redis answers: quotas are booked again")
+            logger.info("Redis available again, quotas are booked")
         self.is_away = False
         for (_, answer), (ms, tokens) in zip(asked, taken, strict=True):
             if not answer.done():
@@ -146,7 +146,7 @@ class RedisUsageStore:
 
     def _lost(self, error: Exception) -> None:
         if not self.is_away:
-            logger.warning("Redis is away, quotas are booked later: %r", error)
+            logger.warning("Redis unavailable, quotas are booked later: %r", error)
         self.is_away = True
 
 

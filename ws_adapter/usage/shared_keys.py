@@ -1,7 +1,7 @@
 """The keys that adapters share: the text of a file of keys, in Redis.
 
-While Redis is unavailable, or has lost them, the keys stay as they were: that admits no new key, and ends no
-session.
+While Redis is unavailable, or has lost the keys, each adapter keeps its last ones: it admits no new key, and
+ends no session.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 2.0
-"""The most seconds until a change is known at every adapter that reaches Redis."""
+"""The polling interval in seconds, after which every adapter with a connection to Redis has a change."""
 
 READ_S: Final = 2.0
-"""The longest time of one read in seconds."""
+"""The timeout of one read in seconds."""
 
 SOURCE: Final = "Redis"
 
@@ -33,7 +33,7 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 
 class SharedKeys:
-    """The watcher of the keys in Redis, which hands each new text over."""
+    """Polls the keys in Redis, and passes each new text to a callback."""
 
     def __init__(
         self,
@@ -44,14 +44,15 @@ class SharedKeys:
         poll_s: float = POLL_S,
         read_s: float = READ_S,
     ) -> None:
-        """`take` raises `ConfigurationError` for a text that cannot be used; `client` is closed with it."""
+        """`take` gets each new text, and raises `ConfigurationError` for an invalid one. `close` closes
+        `client` too."""
         self._client = client
         self._take = take
         self._prefix = prefix
         self._poll_s = poll_s
         self._read_s = read_s
         self._text: str | None = ""
-        """The last text; None if there was none."""
+        """The last text; None if Redis had none."""
         self._is_away = False
         self._task: asyncio.Task[None] | None = None
 
@@ -78,23 +79,26 @@ class SharedKeys:
                 text = await call(self._client, "read_keys", prefix=self._prefix)
         except _FAILURES as error:
             if not self._is_away:
-                logger.warning("Redis is away, the shared keys stay as they are: %r", error)
+                logger.warning("Redis unavailable, the last shared keys stay in use: %r", error)
             self._is_away = True
             return
         if self._is_away:
-            logger.info("Redis answers: the shared keys are up to date")
+            logger.info("Redis available again, the shared keys are up to date")
         self._is_away = False
         if text == self._text:
             return
         self._text = text
         if text is None:
-            logger.error("there are no keys in Redis, those that are known stay: antiphon share-keys FILE")
+            logger.error(
+                "no keys in Redis, the last shared keys stay in use; "
+                "write some with: antiphon share-keys FILE"
+            )
             return
         try:
             self._take(text)
         except ConfigurationError as error:
-            logger.error("the shared keys cannot be used, those that are known stay: %s", error)
+            logger.error("shared keys invalid, the last ones stay in use: %s", error)
         except Exception:
-            logger.exception("the shared keys could not be taken")
+            logger.exception("shared keys not read: unexpected error")
         else:
-            logger.info("the shared keys were read")
+            logger.info("shared keys read")

@@ -1,8 +1,7 @@
 """The usage of each account in a day, and the rule for taking more of its quota.
 
-An account pays in advance. A session takes a slice of the quota, spends it, and takes the next one before it
-has spent this one; at its end it gives back what it has not spent. What was spent beyond a slice is booked
-whether the quota has it or not.
+An account pays in advance. A session takes a slice of the quota, and the next slice before this one is spent;
+at its end it returns the rest. Usage beyond a slice is booked even if it exceeds the quota.
 """
 
 import asyncio
@@ -19,8 +18,8 @@ DAY_S: Final = 86_400
 class Take:
     """A booking for an account. Times in milliseconds.
 
-    `spent_*` are booked unconditionally; below 0 they give a slice back, which counts only on the day `day`
-    on which it was taken. `want_*` are booked as far as the quota has them.
+    `spent_*` are booked unconditionally. Negative ones return the rest of a slice, which counts only on the
+    day `day` of that slice. `want_*` are booked as far as the quota allows.
     """
 
     account: str
@@ -34,7 +33,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Taken:
-    """The part of the wanted quota that an account got, on the day `day` (since 1970, in UTC)."""
+    """The granted part of a booking's `want_*`, on the day `day` (days since 1970, in UTC)."""
 
     day: int
     ms: int
@@ -46,16 +45,16 @@ class UsageStore(Protocol):
 
     @property
     def is_away(self) -> bool:
-        """Whether bookings are impossible now."""
+        """Whether the store is unavailable now."""
 
     def start(self) -> None:
         """Start the store."""
 
     async def close(self) -> None:
-        """Book pending usage, if that is possible at once. Harmless when repeated."""
+        """Book pending usage, if the store is available. Harmless when repeated."""
 
     def take(self, take: Take) -> "asyncio.Future[Taken]":
-        """Book usage once; if impossible now, as soon as possible."""
+        """Book usage exactly once, as soon as the store is available."""
 
 
 class LocalUsageStore:

@@ -24,7 +24,7 @@ UNLIMITED: Final = Quota()
 
 @dataclass(frozen=True)
 class Tenant:
-    """The payer of a session: the holder of a key. `account` is the hash of the key, empty without one."""
+    """The tenant of a session: the holder of a key. `account` is the hash of the key, empty without one."""
 
     name: str = ANONYMOUS
     account: str = ""
@@ -32,4 +32,4 @@ class Tenant:
 
 
 NOBODY: Final = Tenant()
-"""The tenant of sessions without a key."""
+"""The tenant of all sessions without a key."""

@@ -6,7 +6,7 @@ from typing import Final
 from antiphon_service.semconv import OTHER
 
 MOST_TENANTS: Final = 100
-"""Tenants with a series of their own; those that come later are `other`."""
+"""The most tenants with a series of their own; later ones share the series `other`."""
 
 
 @dataclass(slots=True)
@@ -20,8 +20,8 @@ class Total:
 
 
 class Totals:
-    """The totals of all tenants, by the name of their key. Names are those of existing keys: a client
-    cannot add one."""
+    """The totals of all tenants, by the name of their key. A client cannot add names, which are those of
+    existing keys."""
 
     def __init__(self, most: int = MOST_TENANTS) -> None:
         self._most = most

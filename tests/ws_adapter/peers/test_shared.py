@@ -213,8 +213,8 @@ async def test_redis_outage_rejects_no_client_and_limits_apply_per_adapter(
             await other.refuses(THREE_AT_ONCE)
     said = [record.getMessage() for record in caplog.records if record.name == shared.__name__]
     assert len(said) == 2
-    assert said[0].startswith("Redis is away, each adapter limits alone")
-    assert said[1] == "Redis answers: limits are those of all adapters again"
+    assert said[0].startswith("Redis unavailable, limits count each adapter alone")
+    assert said[1] == "Redis available again, limits count all adapters"
 
 
 async def test_no_handshake_hangs_while_redis_does(redis_server: RedisServer) -> None:

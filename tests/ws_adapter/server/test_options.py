@@ -93,7 +93,7 @@ def test_more_waiting_clients_than_open_files_are_refused() -> None:
 
     assert told.returncode == 2
     assert (
-        "1000 waiting clients and all else need 1256 open files; this process may have 1000." in told.stderr
+        "1000 waiting clients and other uses need 1256 open files; this process may have 1000." in told.stderr
     )
 
 

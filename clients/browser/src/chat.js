@@ -1,5 +1,5 @@
 /**
- * One question and its answer at `/ws/chat`; who asks keeps the history.
+ * One question and its answer at `/ws/chat`. The caller stores the history.
  *
  * @import {Chat} from "./events.js"
  * @import {Watch} from "./socket.js"

@@ -1,5 +1,5 @@
 /**
- * The three ways to say the same in a full-duplex conversation: what is sent, and what came, as one sort of event.
+ * The three dialects of a full-duplex conversation: messages to send, and server events as one common type.
  *
  * @import {Realtime, Earlier, Duplex} from "./events.js"
  */
@@ -9,10 +9,10 @@ import { decodeFloat32, encodeFloat32 } from "./samples.js";
 /**
  * @typedef {Object} Settings
  * @property {string} [instructions] the system prompt
- * @property {Realtime.ConfigFields} [config] what differs from the model's defaults
+ * @property {Realtime.ConfigFields} [config] values that differ from the model's defaults
  * @property {{audio?: string, name?: string}} [voice] a reference in base64 (WAV), or the name of a voice
  *
- * @typedef {Object} Figures of a unit; what is not known is absent
+ * @typedef {Object} Figures of a unit; unknown ones are absent
  * @property {number} [context] tokens held
  * @property {number} [contextMax] the most that can be held
  * @property {number} [unitMs] from the complete unit to its answer
@@ -22,10 +22,10 @@ import { decodeFloat32, encodeFloat32 } from "./samples.js";
  * @typedef {{kind: "slot"}} Slot
  * @typedef {{kind: "created", sessionId: string, promptTokens: number, unsupported: string[]}} Created
  * @typedef {{kind: "listen", inputId?: string, interrupted: boolean, dropped: boolean, figures: Figures}} Listen
- *   a unit in which the model listens; `interrupted`: what it was saying is over
+ *   a unit in which the model listens; `interrupted`: its answer was interrupted (barge-in)
  * @typedef {{kind: "text", inputId?: string, text: string, figures: Figures}} Text
  * @typedef {{kind: "audio", inputId?: string, samples: Float32Array<ArrayBuffer>, figures: Figures}} Audio 24 kHz
- * @typedef {{kind: "turn_end"}} TurnEnd the model has said all it wanted to
+ * @typedef {{kind: "turn_end"}} TurnEnd the model has finished its turn
  * @typedef {{kind: "paused" | "resumed"}} Break
  * @typedef {{kind: "error", code: string, message: string, traceId?: string}} Failed
  * @typedef {{kind: "closed", reason: string, message?: string, traceId?: string}} Closed
@@ -41,14 +41,14 @@ import { decodeFloat32, encodeFloat32 } from "./samples.js";
  * @property {(settings: Settings, trace: object) => object} open
  * @property {(append: Append) => object} append
  * @property {object} forceListen
- * @property {((s: number) => object) | null} pause null where a pause is just to stop sending
+ * @property {((s: number) => object) | null} pause null if the dialect has no event for a pause
  * @property {object | null} resume
  * @property {object} close
- * @property {boolean} namesInput whether answers say which append they are of
+ * @property {boolean} namesInput whether answers carry the id of their append
  * @property {(event: any, turn: Turn) => DuplexEvent[]} read
  */
 
-/** Whether a response is open: an interruption is a listen that closes one which did not end by itself. */
+/** Whether a response is open. A listen event while one is open is an interruption. */
 export class Turn {
   isOpen = false;
 
@@ -260,7 +260,7 @@ const duplex = {
 };
 
 /**
- * A unit that speaks, where text, audio and the end of the turn come together.
+ * Returns the events of a speaking unit whose text, audio and end of turn come in one event.
  *
  * @param {{inputId?: string, figures: Figures}} common @param {string} text @param {string} audio
  * @param {boolean} isEnd @param {Turn} turn @returns {DuplexEvent[]}

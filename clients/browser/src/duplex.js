@@ -1,5 +1,5 @@
 /**
- * A full-duplex conversation: both sides may speak at any time, one second-long unit after another.
+ * A full-duplex conversation in units of one second, in which both sides may speak at any time.
  *
  * @import {Append, DuplexEvent, Settings} from "./dialects.js"
  * @import {Watch} from "./socket.js"
@@ -9,34 +9,34 @@ import { DIALECTS, Turn } from "./dialects.js";
 import { endpoint, newTrace } from "./endpoint.js";
 import { JsonSocket } from "./socket.js";
 
-/** Bytes that may wait for a slow network; the microphone does not wait, so what comes beyond is left out. */
+/** The most bytes that may wait for a slow network; further units are skipped, since the microphone cannot wait. */
 const MOST_BACKLOG = 1_000_000;
 
-/** Units without an answer that are remembered, to tell how long answers take. */
+/** The most unanswered units whose round trip is measured. */
 const MOST_ASKED = 64;
 
-/** Messages that were sent last, which may have to be sent again after a lost connection. */
+/** The number of last messages that are stored, to send them again after a lost connection. */
 const MOST_KEPT = 8;
 
-/** Before the second attempt to open a lost connection again; each further one waits twice as long. */
+/** The wait before the second attempt to reconnect; each further wait is twice as long. */
 const BACKOFF_MS = 250;
 const BUSY_BACKOFF_MS = 2000;
 const MOST_BACKOFF_MS = 5000;
 
-/** Close codes of a connection that was lost: no Close came, or that of a gateway. */
+/** Close codes of a lost connection: without a Close frame, or with that of a gateway. */
 const LOST = new Set([1006, 1012, 1013, 1014]);
 const BUSY = new Set([1012, 1013]);
 
 /** Error codes with which a session can still be resumed. */
 const TRY_AGAIN = new Set(["rate_limited", "service_unavailable"]);
 
-/** How long the server may take to say goodbye. */
+/** The timeout for the server's answer to a close. */
 const GOODBYE_MS = 2000;
 
 /**
- * @typedef {{kind: "lost", code: number, opened: boolean}} Lost the socket ended without a goodbye
- * @typedef {{kind: "connection_lost", windowS: number} | {kind: "connection_resumed"}} Connection with `reconnect`: it
- *   is lost and being opened again, or the conversation goes on over another one
+ * @typedef {{kind: "lost", code: number, opened: boolean}} Lost the socket closed without a closing event
+ * @typedef {{kind: "connection_lost", windowS: number} | {kind: "connection_resumed"}} Connection with `reconnect`: the
+ *   connection is lost and being reopened, or the conversation continues over another one
  * @typedef {(DuplexEvent & {roundTripMs?: number}) | Lost | Connection} ConversationEvent
  *
  * @typedef {Object} Options
@@ -45,18 +45,18 @@ const GOODBYE_MS = 2000;
  * @property {keyof typeof DIALECTS} [dialect]
  * @property {string} [key]
  * @property {Settings} [settings]
- * @property {boolean} [reconnect] open a lost connection again, for as long as the server waits
+ * @property {boolean} [reconnect] reopen a lost connection within the server's resume window
  */
 
 export class DuplexSession {
   /** @param {Options & Watch} options @param {(event: ConversationEvent) => void} on */
   constructor(options, on) {
     const trace = newTrace();
-    /** Units that the network was too slow for. */
+    /** Units that were skipped because the network was too slow. */
     this.skipped = 0;
     this.dialect = DIALECTS[options.dialect ?? "realtime"];
     const opening = this.dialect.open(options.settings ?? {}, trace.context);
-    /** Of this side; the server's session links to it. None in a dialect that has no place for it. */
+    /** Trace id of the client, to which the server's session links; undefined in a dialect without trace contexts. */
     this.traceId = "trace_context" in opening ? trace.traceId : undefined;
     this.on = on;
     this.turn = new Turn();
@@ -64,14 +64,14 @@ export class DuplexSession {
     this.asked = new Map();
     this.count = 0;
     this.isOver = false;
-    /** Messages that came, and that were sent. */
+    /** Counts of received and of sent messages. */
     this.received = this.sent = 0;
     /** @type {{number: number, event: object}[]} */
     this.kept = [];
-    /** How the session is resumed, once the server has said so. @type {{token: string, window_s: number} | null} */
+    /** The server's latest offer to resume the session. @type {{token: string, window_s: number} | null} */
     this.offer = null;
     this.isClosing = false;
-    /** When the connection was lost that is being opened again; 0 while there is one. */
+    /** When the connection was lost (0 while it is open), and the number of attempts to reopen it. */
     this.lostAt = this.attempts = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
@@ -91,7 +91,7 @@ export class DuplexSession {
     return socket;
   }
 
-  /** Sends an event, and keeps it for a while: the network may have lost it. @param {object} event */
+  /** Sends an event, and stores it, to send it again if the connection is lost. @param {object} event */
   say(event) {
     this.sent += 1;
     this.kept.push({ number: this.sent, event });
@@ -100,7 +100,7 @@ export class DuplexSession {
   }
 
   /**
-   * Sends a unit. One that finds too much waiting for the network is left out, and counted.
+   * Sends a unit, or skips and counts it if too much waits for the network.
    *
    * @param {Float32Array} samples 16,000 of them, at 16 kHz @param {string[]} [frames] base64 of JPEG, at most 4
    */
@@ -115,12 +115,12 @@ export class DuplexSession {
     this.say(this.dialect.append({ samples, frames, inputId }));
   }
 
-  /** What the model is saying ends at once. */
+  /** Interrupts the answer of the model. */
   forceListen() {
     if (!this.lostAt) this.say(this.dialect.forceListen);
   }
 
-  /** To stop sending is a pause; where the dialect has a word for it the server is told. @param {number} s */
+  /** Announces a pause if the dialect has an event for it; the caller stops sending units. @param {number} s */
   pause(s) {
     if (this.dialect.pause) this.say(this.dialect.pause(s));
   }
@@ -129,7 +129,7 @@ export class DuplexSession {
     if (this.dialect.resume) this.say(this.dialect.resume);
   }
 
-  /** Says goodbye; `closed` follows, or `lost` if the server does not answer in time. */
+  /** Closes the session; `closed` follows, or `lost` if the server does not answer in time. */
   close() {
     this.isClosing = true;
     this.say(this.dialect.close);
@@ -140,8 +140,8 @@ export class DuplexSession {
   read(event) {
     if (this.lostAt) {
       if (event.type === "session.resumed") this.goOn(event);
-      // A session that was resumed too often, or whose adapter cannot be reached, may be resumed later; the
-      // close code says so too.
+      // A session that was resumed too often, or whose adapter cannot be reached, can be resumed later. The close
+      // code shows this too.
       else if (!TRY_AGAIN.has(event.error?.code ?? event.code)) this.offer = null;
       return;
     }
@@ -185,7 +185,7 @@ export class DuplexSession {
     this.socket = this.connect(url);
   }
 
-  /** The session goes on: what the server did not get is sent again. @param {any} resumed */
+  /** Continues the resumed session: sends the events again that the server did not receive. @param {any} resumed */
   goOn(resumed) {
     this.offer = resumed.resume;
     this.lostAt = 0;
@@ -193,10 +193,10 @@ export class DuplexSession {
     this.on({ kind: "connection_resumed" });
   }
 
-  /** Milliseconds since the input was sent that an event answers; only its first answer counts. */
+  /** Returns the milliseconds since the input of an answer was sent; undefined for all but its first answer. */
   roundTrip(/** @type {DuplexEvent} */ event) {
     if (!("figures" in event)) return undefined;
-    // A dialect that does not name the input answers once for each, in order.
+    // Without input ids a dialect sends one answer for each input, in order.
     const id = this.dialect.namesInput ? event.inputId : [...this.asked.keys()][0];
     const at = id === undefined ? undefined : this.asked.get(id);
     if (id === undefined || at === undefined) return undefined;

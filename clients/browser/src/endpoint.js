@@ -1,18 +1,18 @@
-/** Where a server's services are, and how a browser shows its key there. */
+/** URLs of a server's services, and the subprotocols that carry a key. */
 
-/** @param {string | URL} base root of the server, `http:` or `ws:` @param {string} path with its query */
+/** Returns a WebSocket URL. @param {string | URL} base root of the server, `http:` or `ws:` @param {string} path with query */
 export function endpoint(base, path) {
   const url = new URL(path, base);
   url.protocol = url.protocol === "https:" || url.protocol === "wss:" ? "wss:" : "ws:";
   return url;
 }
 
-/** A browser sets no headers on a WebSocket: the key travels beside the subprotocol. @param {string} [key] */
+/** Returns the subprotocols with the key, since a browser cannot set headers on a WebSocket. @param {string} [key] */
 export function subprotocols(key) {
   return key ? ["realtime", `openai-insecure-api-key.${key}`] : [];
 }
 
-/** A W3C trace context of our own, so that what a page did can be found in the server's traces. */
+/** Makes a W3C trace context, by which the page's requests can be found in the server's traces. */
 export function newTrace() {
   const hex = (/** @type {number} */ n) =>
     Array.from(crypto.getRandomValues(new Uint8Array(n)), (b) => b.toString(16).padStart(2, "0")).join("");

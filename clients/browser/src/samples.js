@@ -1,9 +1,9 @@
-/** Samples as the protocols carry them: base64 of little-endian PCM. */
+/** Samples in the form of the protocols: base64 of little-endian PCM. */
 
 export const INPUT_RATE_HZ = 16_000;
 export const OUTPUT_RATE_HZ = 24_000;
 
-/** Characters of one call: an argument list must not grow with the audio. */
+/** The most bytes in one call, since an argument list is limited. */
 const PIECE = 0x8000;
 
 /** @param {Float32Array} samples in [-1, 1] @returns {string} base64 of float32 */

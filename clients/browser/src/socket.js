@@ -1,10 +1,10 @@
-/** One WebSocket that speaks JSON, and tells everything that passes to whoever looks on. */
+/** A WebSocket with JSON messages and an observer of all of them. */
 
 import { subprotocols } from "./endpoint.js";
 
 /**
  * @typedef {Object} Watch
- * @property {(direction: "up" | "down", event: any) => void} [onRaw] each event as it is on the wire
+ * @property {(direction: "up" | "down", event: any) => void} [onRaw] called with each event as sent or received
  */
 
 export class JsonSocket {
@@ -13,7 +13,7 @@ export class JsonSocket {
    * @param {string | undefined} key
    * @param {Watch} watch
    * @param {{open?: () => void, event: (event: any) => void, close: (code: number, opened: boolean) => void}} on
-   *   `close` is called once, with whether the socket had ever opened: a refusal in HTTP cannot be read.
+   *   `close` is called once. `opened` is false if the socket never opened; a page cannot read why.
    */
   constructor(url, key, watch, on) {
     this.watch = watch;
@@ -43,12 +43,12 @@ export class JsonSocket {
     this.socket.send(JSON.stringify(event));
   }
 
-  /** Bytes that the browser has not handed to the network yet. */
+  /** Bytes that the browser has not sent to the network yet. */
   get backlog() {
     return this.socket.bufferedAmount;
   }
 
-  /** Closes, and tells nobody any more. */
+  /** Closes the socket without further callbacks. */
   drop() {
     this.isOver = true;
     this.socket.close();

@@ -1,5 +1,5 @@
 /**
- * Speech in, text out while it is spoken, at `/v1/transcription`.
+ * Streaming transcription at `/v1/transcription`.
  *
  * @import {Transcription} from "./events.js"
  * @import {Watch} from "./socket.js"
@@ -58,7 +58,7 @@ export class TranscriptionSession {
     this.socket.send({ type: "input_audio_buffer.commit", final: true });
   }
 
-  /** Leaves, and tells nobody any more. */
+  /** Closes the session without further events. */
   close() {
     this.socket.drop();
   }

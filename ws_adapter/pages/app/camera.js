@@ -1,6 +1,6 @@
-/** The camera: a preview, and a picture for each unit. */
+/** The camera: a preview, and one picture for each unit. */
 
-/** Longest side of a picture in pixels: what models here look at is not larger. */
+/** Longest side of a picture in pixels; models here use no larger ones. */
 const SIDE = 448;
 const QUALITY = 0.8;
 
@@ -13,14 +13,14 @@ export class Camera {
     this.stream = null;
   }
 
-  /** Raises `DOMException` as `getUserMedia` does. */
+  /** Opens the camera. Throws `DOMException` as `getUserMedia` does. */
   async open() {
     this.stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480 } });
     this.preview.srcObject = this.stream;
     await this.preview.play();
   }
 
-  /** What is seen now, as JPEG; null before the first picture. @returns {Promise<Blob | null>} */
+  /** Takes a picture as JPEG; null before the camera has one. @returns {Promise<Blob | null>} */
   async picture() {
     const { videoWidth: width, videoHeight: height } = this.preview;
     if (!this.stream || !width) return null;

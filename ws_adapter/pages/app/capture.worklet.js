@@ -1,6 +1,6 @@
 /**
- * What is heard, cut into units of exactly one second at 16 kHz. The clock is that of the samples: nothing drifts,
- * however late the page is called.
+ * Cuts the input into units of exactly one second at 16 kHz. The number of samples is the clock, so late calls of the
+ * page cause no drift.
  */
 
 import { Resampler } from "./resampler.js";
@@ -8,7 +8,7 @@ import { Resampler } from "./resampler.js";
 const RATE_HZ = 16_000;
 const UNIT = 16_000;
 
-/** Seconds between two levels that are told. */
+/** Seconds between two reported levels. */
 const LEVEL_S = 0.05;
 
 class Capture extends AudioWorkletProcessor {
@@ -21,7 +21,7 @@ class Capture extends AudioWorkletProcessor {
     this.peak = 0;
     this.since = 0;
     this.silence = new Float32Array(128);
-    /** @type {Float32Array | null} a recording that is heard instead, from the next unit on */
+    /** @type {Float32Array | null} a recording that replaces the microphone, from the next unit on */
     this.recording = null;
     this.played = 0;
     this.port.onmessage = ({ data }) => this.told(data);
@@ -39,7 +39,7 @@ class Capture extends AudioWorkletProcessor {
     this.filled = 0;
   }
 
-  /** @param {Float32Array[][]} inputs one, of one channel; none while nothing is connected: that is silence */
+  /** @param {Float32Array[][]} inputs one, of one channel; without a connection there is none, which counts as silence */
   process(inputs) {
     const samples = this.resampler.push(inputs[0][0] ?? this.silence);
     if (this.isRunning) this.cut(samples);
@@ -63,7 +63,7 @@ class Capture extends AudioWorkletProcessor {
     }
   }
 
-  /** @param {Float32Array} part what is heard now @param {Float32Array} recording */
+  /** Replaces microphone samples by the recording. @param {Float32Array} part @param {Float32Array} recording */
   overlay(part, recording) {
     if (!this.played) this.port.postMessage({ began: true });
     part.fill(0);

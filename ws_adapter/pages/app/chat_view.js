@@ -1,5 +1,5 @@
 /**
- * The chat on screen. The server remembers nothing: the history is here.
+ * The chat on screen. The server stores no history, so each request sends the one kept here.
  *
  * @import {Part} from "./media.js"
  */
@@ -12,10 +12,10 @@ import * as settings from "./settings.js";
 import { t } from "./texts.js";
 import { button, clock, element, find, inner, keepInView, make } from "./view.js";
 
-/** What a server takes of one message. */
+/** The most attachments of one message that a server accepts. */
 const MOST_PARTS = 4;
 
-/** Messages that are sent along: the oldest are forgotten first. */
+/** The most messages in a request; older ones are left out. */
 const MOST_MESSAGES = 100;
 
 /**
@@ -112,7 +112,7 @@ export class ChatView {
     this.answer(speaks);
   }
 
-  /** Sound that plays alone: a chat has no microphone. */
+  /** Opens the sound output; a chat uses no microphone. */
   async openSound() {
     if (this.sound) return;
     if (!failures.isSecure()) {
@@ -183,7 +183,7 @@ export class ChatView {
     this.failed(opened ? { name: "lost" } : await failures.whyClosed(this.known.key()), answer);
   }
 
-  /** The question is taken back, so that it can be asked again. @param {failures.Failure} failure @param {HTMLElement} answer */
+  /** Removes the question, so that the user can ask it again. @param {failures.Failure} failure @param {HTMLElement} answer */
   failed(failure, answer) {
     this.sound?.flush();
     answer.remove();
@@ -223,7 +223,7 @@ function named({ part, name }) {
   return t(NAMES[part.type], { name });
 }
 
-/** A video is heard only in a chat whose pictures and sound belong together. @param {Message} message */
+/** Whether a message has a video, whose sound needs `omni_mode`. @param {Message} message */
 function hasVideo({ content }) {
   return Array.isArray(content) && content.some((part) => "type" in part && part.type === "video");
 }

@@ -1,6 +1,5 @@
 /**
- * One full-duplex conversation from the click to its end: devices, socket and sound together. It knows no elements:
- * whoever shows it listens.
+ * One full-duplex conversation with its devices, socket and sound. It uses no elements of the page; a `View` shows it.
  *
  * @import {ConversationEvent} from "./client/duplex.js"
  * @import {Figures, Settings} from "./client/dialects.js"
@@ -32,23 +31,23 @@ import { Sound } from "./sound.js";
  * @property {() => void} begun the session takes input
  * @property {(fields: string[]) => void} unsupported
  * @property {(recording: Recording) => void} asked a recording begins to play
- * @property {(level: number) => void} level of the input, each 50 ms
+ * @property {(level: number) => void} level of the input, every 50 ms
  * @property {(played: Played) => void} played
  * @property {(picture: Blob) => void} saw
  * @property {(text: string) => void} text
  * @property {(interrupted: boolean) => void} turnOver
  * @property {(figures: Figures & {roundTripMs?: number, skipped: number}) => void} figures
- * @property {(failure: Failure) => void} failed it is over, by this
- * @property {(message: string) => void} trouble something failed, and it goes on
+ * @property {(failure: Failure) => void} failed the conversation ended with this failure
+ * @property {(message: string) => void} trouble an error after which the conversation continues
  * @property {(direction: "up" | "down", event: any) => void} raw
  */
 
 const PAUSE_S = 60;
 
-/** Ends that are no failure. */
+/** End reasons that are no failure. */
 const WANTED = new Set(["user_stop", "stopped", "client_closed"]);
 
-/** Errors after which a session goes on. */
+/** Errors after which a session continues. */
 const PASSING = new Set(["inference_error", "invalid_payload", "missing_field", "paused", "not_ready"]);
 
 export class Conversation {
@@ -68,7 +67,7 @@ export class Conversation {
     this.isMuted = false;
     this.isTurnOpen = false;
     this.wasPaused = false;
-    /** Units go out one after another, however long a picture takes. */
+    /** Keeps the order of units while pictures are taken. */
     this.sending = Promise.resolve();
   }
 
@@ -87,7 +86,7 @@ export class Conversation {
     this.view.state(state);
   }
 
-  /** Begins, by a click. @param {Plan} plan */
+  /** Starts the conversation. Call it from a click. @param {Plan} plan */
   async start(plan) {
     if (this.isRunning) return;
     this.plan = plan;
@@ -95,7 +94,7 @@ export class Conversation {
     this.isMuted = false;
     this.isTurnOpen = false;
     this.enter("connecting");
-    // What comes late from devices and sockets of an earlier conversation is not of this one.
+    // Late callbacks from the devices and the socket of an earlier conversation are ignored.
     /** @type {Sound} */
     const sound = new Sound({
       unit: (samples) => this.sound === sound && this.send(samples),
@@ -111,7 +110,7 @@ export class Conversation {
     try {
       await sound.open();
     } catch {
-      // Its worklets come from the server.
+      // The worklets are loaded from the server, so it may be the cause.
       const failure = await whyClosed(plan.key);
       if (this.sound === sound) this.end(failure);
       return;
@@ -223,7 +222,7 @@ export class Conversation {
   /** @param {Played} played */
   played(played) {
     if (this.state === "listening" && played.isPlaying) this.enter("speaking");
-    // A gap within an answer is an underrun: the model still speaks.
+    // A gap within an answer is an underrun; the model is still speaking.
     else if (this.state === "speaking" && !played.isPlaying && played.hasEnded) this.enter("listening");
     this.view.played(played);
   }
@@ -252,7 +251,7 @@ export class Conversation {
     this.view.state(this.state);
   }
 
-  /** Nothing is sent until it goes on; what was being said is played out. */
+  /** Pauses: sends nothing until `resume`, and plays the buffered answer to its end. */
   pause() {
     this.sound?.run(false);
     this.session?.pause(PAUSE_S);
@@ -265,7 +264,7 @@ export class Conversation {
     this.enter("listening");
   }
 
-  /** By the user. The devices are closed at once, whatever the server answers. */
+  /** Stops for the user: closes the devices without waiting for the server. */
   stop() {
     this.session?.close();
     this.end(null);
@@ -278,7 +277,7 @@ export class Conversation {
       this.view.trouble(failure.message ?? code);
       return;
     }
-    // The server closes after most of these; what it then says of the end knows less.
+    // The server closes the session after most of these errors, with a less specific reason.
     this.fault = failure;
     if (!isBegun && PASSING.has(code)) this.end(failure);
   }
@@ -291,7 +290,7 @@ export class Conversation {
       this.end(found);
       return;
     }
-    // The microphone does not wait for the reason.
+    // Close the microphone before asking for the reason.
     this.release();
     this.end(await whyClosed(plan?.key ?? ""));
   }
@@ -306,7 +305,7 @@ export class Conversation {
     this.enter("closed");
   }
 
-  /** Lets go of all devices, and of the socket. */
+  /** Closes all devices and the socket. */
   release() {
     void this.sound?.close();
     this.plan?.camera?.close();

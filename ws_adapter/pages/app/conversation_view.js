@@ -41,7 +41,7 @@ export class ConversationView {
     this.modelLevel = 0;
     this.wasPlaying = false;
     this.isAnswered = true;
-    /** What one waits for: the server's estimate and when it was made. */
+    /** The queue place, with the server's estimate and the time of its arrival. */
     this.place = { position: 0, length: 0, waitS: 0, isGuess: false, at: 0 };
     this.beganAt = 0;
     this.limitS = 0;
@@ -122,7 +122,7 @@ export class ConversationView {
     }
   }
 
-  /** Into the conversation that runs, or into one of its own. @param {Recording} recording */
+  /** Plays a recording into the running conversation, or starts one with it. @param {Recording} recording */
   ask(recording) {
     const { state } = this.conversation;
     if (state === "listening" || state === "speaking") this.conversation.ask(recording);
@@ -160,7 +160,7 @@ export class ConversationView {
     void settings.listMicrophones();
   }
 
-  /** What is known of what was said. */
+  /** Returns the known text of the user's turn: that of a recording. */
   label() {
     const { recording } = this;
     this.recording = null;
@@ -193,7 +193,7 @@ export class ConversationView {
 
   /** @param {Blob} picture */
   saw(picture) {
-    // A second without a word would fill the time line with pictures.
+    // Only pictures during speech are shown, as one each second would fill the time line.
     this.heard?.saw(picture);
   }
 

@@ -1,4 +1,4 @@
-/** Every event as it is on the wire, with a filter; long base64 is told by its length. */
+/** The log of all events on the wire, with a filter. Of long strings it shows the beginning and the length. */
 
 import { t } from "./texts.js";
 import { button, copy, element, find, inner, keepInView, make } from "./view.js";

@@ -1,4 +1,4 @@
-/** Recorded questions that ship with the page, and what is said in them. */
+/** Recorded questions of the page, with their texts. */
 export const EXAMPLES = [
   { name: "name", text: "hey who are you" },
   { name: "counting", text: "count up to eight now" },

@@ -1,6 +1,6 @@
 /**
- * What went wrong, in words, with what to do about it. A failure is a name (`fail_NAME` and `fail_NAME_next` are its
- * texts) and what fills them.
+ * Failures, as texts with advice. A failure has a name, of its texts `fail_NAME` and `fail_NAME_next`, and the values
+ * for their placeholders.
  *
  * @import {Key} from "./texts.js"
  */
@@ -10,7 +10,7 @@ import { element, make } from "./view.js";
 
 /** @typedef {{name: string, message?: string, traceId?: string}} Failure */
 
-/** Names of failures by what the browser says of a device. @type {Record<string, string>} */
+/** Failure names by the browser's error for a device. @type {Record<string, string>} */
 const DEVICES = {
   NotAllowedError: "denied",
   SecurityError: "insecure",
@@ -20,7 +20,7 @@ const DEVICES = {
   AbortError: "busy_device",
 };
 
-/** By the code of an error or the reason of an end. @type {Record<string, string>} */
+/** Failure names by error code or end reason of the server. @type {Record<string, string>} */
 const SERVER = {
   queue_full: "full",
   service_unavailable: "unavailable",
@@ -43,7 +43,7 @@ const SERVER = {
   slow_consumer: "slow",
 };
 
-/** By the status of an HTTP answer. @type {Record<number, string>} */
+/** Failure names by HTTP status. @type {Record<number, string>} */
 const STATUS = { 401: "key", 403: "origin", 429: "rate", 503: "unavailable" };
 
 /** @param {unknown} error of a device @returns {Failure} */
@@ -57,7 +57,7 @@ export function ofServer(code, message, traceId) {
   return { name: SERVER[code] ?? "refused", message, traceId };
 }
 
-/** Why a WebSocket did not open: browsers do not say, so the server is asked again, over HTTP. @param {string} key */
+/** Finds out by an HTTP request why a WebSocket did not open, which browsers do not report. @param {string} key */
 export async function whyClosed(key) {
   try {
     const headers = key ? { Authorization: `Bearer ${key}` } : undefined;
@@ -68,13 +68,13 @@ export async function whyClosed(key) {
   }
 }
 
-/** Whether the browser would give this page a microphone, and worklets, at all. */
+/** Whether the browser allows this page a microphone and worklets. */
 export function isSecure() {
   return window.isSecureContext && Boolean(navigator.mediaDevices?.getUserMedia);
 }
 
 /**
- * Shows a failure until it is closed or another comes.
+ * Shows a failure until the user closes it or another one replaces it.
  *
  * @param {Failure} failure @param {{retry?: () => void, tlsPort?: number | null}} [ways]
  */

@@ -29,7 +29,7 @@ export class Figures {
     this.bar.style.setProperty("--share", `${Math.min(100, (100 * used) / max).toFixed(1)}%`);
   }
 
-  /** @param {number} seconds left; 0 and below is none, Infinity no limit */
+  /** @param {number} seconds left, Infinity without a limit */
   time(seconds) {
     this.set("time", Number.isFinite(seconds) ? clock(seconds) : t("unlimited"));
   }

@@ -1,4 +1,4 @@
-/** The page: what is served here, the key, language and colours, and the three services. */
+/** The page: served models, key, language, colours and the three services. */
 
 import { ChatView } from "./chat_view.js";
 import { ConversationView } from "./conversation_view.js";
@@ -13,7 +13,7 @@ import { button, copy, element, find } from "./view.js";
 
 /**
  * @typedef {{id: string, modes: string[]}} Model
- * @typedef {Object} About what the server says of itself without a key
+ * @typedef {Object} About the public data of the server, without a key
  * @property {string} version
  * @property {boolean} needs_key
  * @property {string[] | null} modes
@@ -25,7 +25,7 @@ import { button, copy, element, find } from "./view.js";
 const OUR_MODEL = "antiphon-mini";
 const THEME = "antiphon.theme";
 
-/** The mode of a worker that a tab needs; any of them. @type {Record<string, string[]>} */
+/** The modes for each tab; a tab needs one of them. @type {Record<string, string[]>} */
 const NEEDS = { conversation: ["audio", "video"], chat: ["chat"], transcription: ["transcription"] };
 
 /** @type {About} */
@@ -39,7 +39,7 @@ let about = {
 };
 let key = ""; // in memory alone
 
-/** The models, where a key is needed only with it. @param {string} tried */
+/** Returns the models; null if the key is not accepted. @param {string} tried */
 async function askForModels(tried) {
   const answer = await fetch("/v1/models", { headers: tried ? { Authorization: `Bearer ${tried}` } : {} });
   if (!answer.ok) return null;
@@ -47,7 +47,7 @@ async function askForModels(tried) {
   return /** @type {Model[]} */ (data);
 }
 
-/** The first model that serves a mode, empty if none is known. @param {string} mode */
+/** Returns the first model with a mode; empty if none is known. @param {string} mode */
 async function model(mode) {
   if (!about.models.length) about.models = (await askForModels(key)) ?? [];
   return about.models.find(({ modes }) => modes.includes(mode))?.id ?? "";

@@ -1,10 +1,10 @@
-/** Files of the user, as the protocols take them. */
+/** Conversion of the user's files to the form of the protocols. */
 
 import { encodeBytes, encodeFloat32, INPUT_RATE_HZ } from "./client/antiphon.js";
 
-/** What a server takes of a picture. */
+/** The most bytes of a picture that a server accepts. */
 const MOST_BYTES = 2 ** 20;
-/** What a server takes of a video: a message of 32 MiB holds it in base64. */
+/** The most bytes of a video: as base64 it must fit into a message of 32 MiB. */
 const MOST_VIDEO_BYTES = 23 * 2 ** 20;
 const SIDE = 1024;
 
@@ -19,7 +19,7 @@ export async function readSound(file) {
   return mixed.map((sample) => sample / decoded.numberOfChannels);
 }
 
-/** @param {Blob} file @returns {Promise<Blob>} one that a server takes: scaled down if it is larger */
+/** @param {Blob} file @returns {Promise<Blob>} one that a server accepts, scaled down if needed */
 async function fitting(file) {
   const image = await createImageBitmap(file);
   if (file.size <= MOST_BYTES && Math.max(image.width, image.height) <= 2048) return file;
@@ -29,7 +29,7 @@ async function fitting(file) {
   return canvas.convertToBlob({ type: "image/jpeg", quality: 0.85 });
 }
 
-/** A video that no server takes for its size. */
+/** A video is too large for a server. */
 export class TooLarge extends Error {}
 
 /**

@@ -1,13 +1,13 @@
 /**
- * What the model says, through a ring: it begins once the start buffer is full, ends when the turn has been played
- * out, and is thrown away when the turn was interrupted. Silence inside a turn is an underrun.
+ * Plays the model's answer from a ring buffer (jitter buffer). Playback starts when the start buffer is full, and
+ * ends when the turn is played to its end. An interruption discards the buffer. Silence inside a turn is an underrun.
  */
 
 import { Resampler } from "./resampler.js";
 
 const RATE_HZ = 24_000;
 
-/** A model may say a whole answer at once; what is beyond a minute is not kept. */
+/** Seconds of the ring. A model may send a whole answer at once; samples beyond a minute are dropped. */
 const RING_S = 60;
 
 /** Seconds between two reports. */
@@ -48,7 +48,7 @@ class Playback extends AudioWorkletProcessor {
 
   end() {
     if (this.hasEnded) return;
-    // What is still in the filter belongs to the turn.
+    // The samples in the resampling filter still belong to the turn.
     this.write(this.resampler.push(new Float32Array(64)));
     this.hasEnded = true;
     if (!this.held) this.stop();

@@ -1,5 +1,5 @@
 /**
- * The same conversation in Python.
+ * Generates a Python program for the same conversation.
  *
  * @import {Settings} from "./client/dialects.js"
  */

@@ -1,12 +1,12 @@
 /**
- * Changes the rate of a stream: a windowed sinc in one phase for each place an output sample can have between two
- * input samples. Devices fix their own rate; the protocol's is another.
+ * Resamples a stream with a windowed sinc: a polyphase filter, with one phase for each position of an output sample
+ * between two input samples. The rate of a device differs from that of the protocol.
  */
 
 /** Zero crossings of the sinc on either side: the stop band is 70 dB down, the delay under 2 ms. */
 const REACH = 16;
 
-/** The pass band as a share of the lower rate's: what is left is for the filter to fall in. */
+/** The pass band as a fraction of that of the lower rate; the rest is the transition band. */
 const PASS = 0.92;
 
 /** @param {number} a @param {number} b @returns {number} */
@@ -16,7 +16,7 @@ function divisor(a, b) {
 
 /** @param {number} x in [-1, 1] */
 function window(x) {
-  // Blackman: what leaks into the band of speech is inaudible.
+  // A Blackman window: its leakage into the band of speech is inaudible.
   return 0.42 + 0.5 * Math.cos(Math.PI * x) + 0.08 * Math.cos(2 * Math.PI * x);
 }
 
@@ -43,11 +43,11 @@ export class Resampler {
       this.phases.push(taps.map((tap) => tap / sum));
     }
     this.past = new Float32Array(2 * this.half - 1);
-    /** Of the next output sample: where it is in `past` and what follows, in 1/up of an input sample. */
+    /** Position of the next output sample from the start of `past`, in 1/up of an input sample. */
     this.at = 0;
   }
 
-  /** @param {Float32Array} input of any length @returns {Float32Array} what can be told by now */
+  /** @param {Float32Array} input of any length @returns {Float32Array} the output so far */
   push(input) {
     if (!this.phases.length) return input.slice();
     const past = /** @type {Float32Array} */ (this.past);

@@ -1,5 +1,5 @@
 /**
- * What was chosen, as a client of the protocol needs it.
+ * The settings of the page in the form of the protocol client.
  *
  * @import {Settings} from "./client/dialects.js"
  */
@@ -31,7 +31,7 @@ export function begin() {
   navigator.mediaDevices?.addEventListener("devicechange", listMicrophones);
 }
 
-/** Fills the list of microphones; the one that was chosen stays. */
+/** Fills the list of microphones, and keeps the chosen one. */
 export async function listMicrophones() {
   const select = find("set-microphone", HTMLSelectElement);
   const chosen = select.value;
@@ -45,7 +45,7 @@ export function microphone() {
   return find("set-microphone", HTMLSelectElement).value;
 }
 
-/** Seconds of sound held back before an answer begins. */
+/** Returns the start buffer: seconds of sound that are buffered before an answer begins. */
 export function startBuffer() {
   return Number(find("set-buffer", HTMLSelectElement).value) / 1000;
 }
@@ -58,7 +58,7 @@ export function dialect() {
   return /** @type {"realtime" | "earlier" | "duplex"} */ (find("dialect", HTMLSelectElement).value);
 }
 
-/** What differs from the server's defaults. @returns {Settings} */
+/** Returns the settings that differ from the server's defaults. @returns {Settings} */
 export function given() {
   /** @type {Record<string, number | boolean>} */
   const config = {};

@@ -1,6 +1,6 @@
 /**
- * Everything that is heard and played: one audio context, in which a microphone or a recording goes into the capture
- * worklet, and the model's samples come out of the playback worklet.
+ * Audio input and output in one audio context: the capture worklet gets a microphone or a recording, and the playback
+ * worklet plays the model's samples.
  */
 
 import { INPUT_RATE_HZ } from "./client/antiphon.js";
@@ -10,15 +10,15 @@ import { INPUT_RATE_HZ } from "./client/antiphon.js";
  *
  * @typedef {Object} Listener
  * @property {(samples: Float32Array) => void} [unit] 16,000 samples at 16 kHz
- * @property {(samples: Float32Array) => void} [rest] what was begun of a unit, once it stops
+ * @property {(samples: Float32Array) => void} [rest] the incomplete last unit, after `run(false)`
  * @property {(level: number) => void} [level] the peak of the last 50 ms, 0 to 1
  * @property {(played: Played) => void} [played]
- * @property {() => void} [lost] the microphone is gone
+ * @property {() => void} [lost] the microphone was disconnected
  */
 
 const MICROPHONE = { echoCancellation: true, noiseSuppression: true, autoGainControl: true, channelCount: 1 };
 
-/** How loud whoever plays a recording hears it, too. */
+/** The volume at which the user hears a recording that is played to the model. */
 const MONITOR = 0.6;
 
 export class Sound {
@@ -39,7 +39,7 @@ export class Sound {
     this.playback = null;
   }
 
-  /** To be called from a click: browsers start sound for nothing else. */
+  /** Starts the sound. Call it from a click: browsers require one. */
   async open() {
     const { context } = this;
     await context.resume();
@@ -58,12 +58,12 @@ export class Sound {
     };
     this.playback = new AudioWorkletNode(context, "playback", { ...mono, numberOfInputs: 0 });
     this.playback.port.onmessage = ({ data }) => this.on.played?.(data);
-    // The capture's own output is silence; without a way out it would not be run.
+    // The capture worklet outputs silence, but runs only if it is connected to the destination.
     this.gate.connect(this.capture).connect(context.destination);
     this.playback.connect(context.destination);
   }
 
-  /** @param {string} [deviceId] Raises `DOMException` as `getUserMedia` does. */
+  /** Opens a microphone. Throws `DOMException` as `getUserMedia` does. @param {string} [deviceId] */
   async useMicrophone(deviceId) {
     this.closeMicrophone();
     const audio = { ...MICROPHONE, ...(deviceId ? { deviceId: { exact: deviceId } } : {}) };
@@ -78,7 +78,7 @@ export class Sound {
     this.microphone.connect(this.gate);
   }
 
-  /** Lets a recording be heard in place of the microphone, from the next unit on. @param {Float32Array<ArrayBuffer>} samples at 16 kHz */
+  /** Plays a recording to the model in place of the microphone, from the next unit on. @param {Float32Array<ArrayBuffer>} samples at 16 kHz */
   play(samples) {
     this.stopRecording();
     const buffer = this.context.createBuffer(1, samples.length, INPUT_RATE_HZ);
@@ -96,7 +96,7 @@ export class Sound {
     this.recording = null;
   }
 
-  /** Begins to cut units, from a whole one on; or stops. @param {boolean} running */
+  /** Starts to cut units, or stops. @param {boolean} running */
   run(running) {
     this.capture?.port.postMessage({ running });
   }
@@ -111,12 +111,12 @@ export class Sound {
     this.playback?.port.postMessage({ samples }, [samples.buffer]);
   }
 
-  /** The turn is over: what is held is played out. */
+  /** Ends the turn: the buffer is played to its end. */
   endTurn() {
     this.playback?.port.postMessage({ ended: true });
   }
 
-  /** The turn was interrupted: what is held is thrown away. */
+  /** Discards the buffer after an interruption. */
   flush() {
     this.playback?.port.postMessage({ flush: true });
   }
@@ -136,7 +136,7 @@ export class Sound {
     this.microphone = null;
   }
 
-  /** Lets go of every device. */
+  /** Closes every device. */
   async close() {
     this.closeMicrophone();
     this.stopRecording();
@@ -144,7 +144,7 @@ export class Sound {
   }
 }
 
-/** The microphones there are, with names once one was allowed. @returns {Promise<MediaDeviceInfo[]>} */
+/** Returns the microphones; they have names once the user has allowed one. @returns {Promise<MediaDeviceInfo[]>} */
 export async function microphones() {
   const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
   return devices.filter((device) => device.kind === "audioinput" && device.deviceId);

@@ -1,11 +1,11 @@
-/** When somebody speaks, by the level alone: for the time line and for how long answers take; the model decides itself. */
+/** Speech detection by level alone, for the time line and the measured latency; the model does not use it. */
 
 const VOICED = 0.02;
 
-/** A pause shorter than this is within what is said. */
+/** A shorter pause does not end the speech. */
 const PAUSE_MS = 900;
 
-/** Shorter is a click of a key. */
+/** A shorter sound, such as a key click, is no speech. */
 const LEAST_MS = 150;
 
 export class Speech {
@@ -14,7 +14,7 @@ export class Speech {
     this.on = on;
     this.isOpen = false;
     this.begun = 0;
-    /** When something was last heard; 0 before. */
+    /** The time of the last voiced level; 0 before the first. */
     this.lastVoiced = 0;
   }
 

@@ -1,4 +1,4 @@
-/** The three services as tabs: arrows move between them, as screen readers say. */
+/** The three services as tabs; arrow keys move between them, as ARIA requires. */
 
 import { element } from "./view.js";
 

@@ -1,4 +1,4 @@
-/** The page's texts in the language that was chosen, on it and for what it builds. */
+/** The texts of the page in the chosen language. */
 
 import { EN } from "./en.js";
 import { ZH } from "./zh.js";
@@ -17,7 +17,7 @@ export function t(key, values = {}) {
   return LANGUAGES[language][key].replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));
 }
 
-/** The language that was chosen before, or the browser's. */
+/** Returns the language that the user chose before, else that of the browser. */
 export function chosenLanguage() {
   const stored = localStorage.getItem(STORED);
   return (stored ?? navigator.language).startsWith("zh") ? "zh" : "en";

@@ -1,13 +1,13 @@
-/** Both sides on one time line: what the model heard and saw, and what it said. */
+/** The time line: the user's speech and pictures, and the model's answers. */
 
 import { t } from "./texts.js";
 import { clock, element, inner, keepInView, make } from "./view.js";
 
-/** Entries and pictures that are kept: a page that runs for hours must not grow. */
+/** The most entries and pictures, so that a page that runs for hours does not grow. */
 const MOST_ENTRIES = 400;
 const MOST_PICTURES = 40;
 
-/** Bars of one wave: 50 ms each, ten seconds. */
+/** The most bars of one wave, of 50 ms each: ten seconds. */
 const MOST_BARS = 200;
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -22,7 +22,7 @@ export class TimeLine {
     this.pictures = [];
   }
 
-  /** Starts a conversation of its own, below those before. */
+  /** Starts a new conversation, below the earlier ones. */
   restart() {
     this.begin = performance.now();
   }
@@ -42,12 +42,12 @@ export class TimeLine {
     this.add("system", t("system")).append(make("div", "note", text));
   }
 
-  /** What was heard from now on. @param {string} text what is known of it */
+  /** Adds an entry for the user's speech from now on. @param {string} text its known text */
   heard(text) {
     return new Heard(this, this.add("you", t("you")), text);
   }
 
-  /** What the model says from now on. */
+  /** Adds an entry for the model's answer from now on. */
   said() {
     return new Said(this, this.add("model", t("model")));
   }
@@ -69,7 +69,7 @@ export class TimeLine {
   }
 }
 
-/** An entry of what the model heard, as a wave that grows. */
+/** An entry for the user's speech, with a growing wave. */
 class Heard {
   /** @param {TimeLine} line @param {HTMLElement} body @param {string} text */
   constructor(line, body, text) {
@@ -108,7 +108,7 @@ class Heard {
   }
 }
 
-/** An entry of what the model says. */
+/** An entry for an answer of the model. */
 class Said {
   /** @param {TimeLine} line @param {HTMLElement} body */
   constructor(line, body) {

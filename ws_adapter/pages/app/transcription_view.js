@@ -8,7 +8,7 @@ import { Sound } from "./sound.js";
 import { t } from "./texts.js";
 import { button, copy, element, find } from "./view.js";
 
-/** Seconds that are kept while a socket opens. */
+/** The most seconds of audio that are buffered while a socket opens. */
 const MOST_EARLY = 10;
 
 export class TranscriptionView {
@@ -57,7 +57,7 @@ export class TranscriptionView {
       return;
     }
     if (this.sound !== sound) return;
-    // What is said while the socket opens is not lost.
+    // Speech is buffered while the socket opens.
     sound.run(true);
     await this.open(() => {
       this.isOpen = true;
@@ -123,7 +123,7 @@ export class TranscriptionView {
     return session;
   }
 
-  /** The last words follow once what was begun of a unit is there. */
+  /** Stops the microphone; the last words follow after the incomplete last unit. */
   finish() {
     this.sound?.run(false);
     this.sound?.closeMicrophone();

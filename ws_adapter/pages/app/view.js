@@ -1,4 +1,4 @@
-/** Finding and making elements. */
+/** Helpers that find and make elements. */
 
 /** @template {HTMLElement} T @param {string} id @param {new () => T} kind @returns {T} */
 export function find(id, kind) {
@@ -54,7 +54,7 @@ export async function copy(from, text, said) {
   setTimeout(() => (from.textContent = before), 1500);
 }
 
-/** Without https there is no clipboard but the one of old. @param {string} text */
+/** Copies a text; without https only the deprecated `execCommand` works. @param {string} text */
 async function write(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = make("textarea");

@@ -1,4 +1,4 @@
-/** The last seconds of both voices, one above the other, in the colours that the style gives the canvas. */
+/** The levels of both voices over the last seconds, one above the other, in the colours of the canvas style. */
 
 import { find } from "./view.js";
 

@@ -183,7 +183,7 @@ def _hash(secret: str) -> str:
 
 
 class _Unreadable(Exception):
-    """A line cannot be read; the message states the fault without showing what may be a secret."""
+    """A line cannot be read. The message names the fault and shows nothing that may be a secret."""
 
 
 def read_key_file(path: Path) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The report of `antiphon serve` about the processes that it supervises, this adapter among them."""
+"""The report of `antiphon serve` about the processes that it supervises, including this adapter."""
 
 import logging
 from pathlib import Path

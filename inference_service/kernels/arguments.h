@@ -1,12 +1,14 @@
 /* Checks of numbers, addresses and arrays that Python passes. Include after Python.h.
 
-   Tensors come as addresses, after tensors.py has checked their dtype, shape, device and contiguity. Here sizes,
-   their products and indices are checked, and arrays that come by the buffer protocol. */
+   Each function returns 1, or 0 with a Python exception set.
+
+   Tensors come as addresses, after tensors.py has checked their dtype, shape, device and contiguity. The
+   functions here check sizes and their products, and arrays that are passed by the buffer protocol. */
 
 #include <stdint.h>
 
 #define POINTER(x) ((void *)(intptr_t)(x))
-#define MOST_NUMBERS ((int64_t)1 << 46) /* of a tensor: more do not fit into an address space */
+#define MOST_NUMBERS ((int64_t)1 << 46) /* limit for a tensor: more do not fit into an address space */
 
 #if defined(__GNUC__)
 #define MAYBE_UNUSED __attribute__((unused))
@@ -14,6 +16,7 @@
 #define MAYBE_UNUSED
 #endif
 
+/* Reads `wanted` integers into `found`. */
 MAYBE_UNUSED static int numbers(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, int64_t *found)
 {
     if (given != wanted) {
@@ -28,7 +31,7 @@ MAYBE_UNUSED static int numbers(PyObject *const *args, Py_ssize_t given, Py_ssiz
     return 1;
 }
 
-/* Whether there can be a tensor of shape [a, b, c]. */
+/* Checks that a tensor of shape [a, b, c] is possible: no size is negative, and it has at most MOST_NUMBERS. */
 MAYBE_UNUSED static int is_shape(int64_t a, int64_t b, int64_t c)
 {
     int64_t all;
@@ -41,7 +44,7 @@ MAYBE_UNUSED static int is_shape(int64_t a, int64_t b, int64_t c)
     return 1;
 }
 
-/* Whether a tensor with so many numbers has an address. */
+/* Checks that a tensor of `count` numbers has an address; only an empty one may have address 0. */
 MAYBE_UNUSED static int is_there(int64_t address, int64_t count)
 {
     if (address > 0 || (address == 0 && count == 0))
@@ -50,7 +53,7 @@ MAYBE_UNUSED static int is_there(int64_t address, int64_t count)
     return 0;
 }
 
-/* Opens a contiguous array of `size` bytes a number: floats for kind 'f', signed integers for 'i'. */
+/* Opens a contiguous array of numbers of `size` bytes: floats for kind 'f', signed integers for 'i'. */
 MAYBE_UNUSED static int open_array(PyObject *from, Py_buffer *view, char kind, Py_ssize_t size, int is_written,
                                    const char *name)
 {

@@ -1,5 +1,5 @@
-/* The next token of one session by scores on the host: as engine/batch/sampler.py does it in numpy, number by
-   number, in one call. Compiled without liberties: both must draw the same. */
+/* Samples the next token of one session from scores on the host, in one call. It repeats each operation of
+   engine/batch/sampler.py, and the compiler may not change floating-point results: both must draw the same token. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -13,13 +13,13 @@
 
 #define COLDEST 1e-3    /* as in engine/batch/draw.py */
 #define SURE 50.0f      /* as in engine/batch/sampler.py */
-#define NOBODY (-1)
-#define FEW 64          /* ids that are found sooner than all are sorted */
+#define NO_TOKEN (-1)
+#define FEW 64          /* up to this many kept scores, a heap is faster than a sort of all */
 
 /* ------------------------------------------------------------------------------------------------- a draw */
 
 typedef struct {
-    int32_t *all; /* as long as it is needed */
+    int32_t *all; /* free_draw frees it */
     Py_ssize_t count;
 } Ids;
 
@@ -36,7 +36,7 @@ static const char *const spelled[] = {
     "sure_within", "divides", "uniforms", "first", "recent", "ends", "allowed"};
 enum { UNIFORMS = 10, FIRST, RECENT, ENDS, ALLOWED };
 
-/* Whether it could be read; int32 in one piece, or any sequence of integers. */
+/* Reads ids from a contiguous int32 array or any sequence of integers; returns 0 with an exception set on errors. */
 static int read_ids(PyObject *from, Ids *ids)
 {
     Py_ssize_t count = PyObject_Size(from);
@@ -71,10 +71,10 @@ static int read_ids(PyObject *from, Ids *ids)
     return 1;
 }
 
-/* The id that is tested first; NOBODY is None's alone. */
+/* Reads the id that is tested before all others; only None becomes NO_TOKEN. */
 static void read_first(PyObject *from, long *first)
 {
-    *first = from == Py_None ? NOBODY : PyLong_AsLong(from);
+    *first = from == Py_None ? NO_TOKEN : PyLong_AsLong(from);
     if (*first < 0 && from != Py_None && !PyErr_Occurred())
         PyErr_SetString(PyExc_IndexError, "an id is not in the vocabulary");
 }
@@ -120,7 +120,7 @@ static void free_draw(Draw *draw)
         PyBuffer_Release(&draw->allowed);
 }
 
-/* Whether all ids that it names are there. */
+/* Returns whether all ids of the draw and the forbidden ones are in a vocabulary of `count`, and top_k is positive. */
 static int is_within(const Draw *draw, const Py_buffer *forbidden, long count)
 {
     const int64_t *banned = forbidden->buf;
@@ -137,7 +137,7 @@ static int is_within(const Draw *draw, const Py_buffer *forbidden, long count)
 
 /* ------------------------------------------------------------------------------------------------- scores */
 
-/* The first of the highest; the first that is no number, if there is any. */
+/* Returns the id of the highest score, the lowest such id; with NaN among the scores, the id of the first NaN. */
 static long likeliest(const float *scores, long count)
 {
     long best = 0;
@@ -150,13 +150,13 @@ static long likeliest(const float *scores, long count)
     return best;
 }
 
-/* Whether what is tested first is drawn, with the probability that the model gives it. */
+/* Returns whether the id that is tested first is drawn, with its probability under the model. */
 static int is_first(const float *scores, long count, const Draw *draw, long best)
 {
     if (draw->temperature < COLDEST)
         return best == draw->first;
     double highest = scores[best], own = exp(scores[draw->first] - highest), all = 0;
-    if (own < draw->uniforms[0]) /* no more than it can be settles it */
+    if (own < draw->uniforms[0]) /* the upper bound of its probability decides */
         return 0;
     for (long i = 0; i < count; i++)
         all += exp(scores[i] - highest);
@@ -174,7 +174,7 @@ static int penalise(float *scores, const Ids *ids, float by, int divides)
         float old = scores[ids->all[i]], one = old / by, other = old * by;
         less[i] = divides || (by > 1) == (one < other) ? one : other;
     }
-    for (Py_ssize_t i = 0; i < ids->count; i++) /* an id that is there twice, once */
+    for (Py_ssize_t i = 0; i < ids->count; i++) /* ids that occur twice are penalised once */
         scores[ids->all[i]] = less[i];
     free(less);
     return 1;
@@ -207,7 +207,7 @@ static int adjust(float *scores, long count, const Draw *draw, const Py_buffer *
     return 1;
 }
 
-/* Puts a number into the place of the least of a heap. */
+/* Replaces the least number of a heap. */
 static void sift(float *heap, long count, float number)
 {
     long at = 0;
@@ -222,7 +222,7 @@ static void sift(float *heap, long count, float number)
     heap[at] = number;
 }
 
-/* The `kept` highest, highest first: few of them. */
+/* Writes the `kept` highest scores into `best`, in descending order, by a heap. */
 static void rank_few(const float *scores, long count, float *best, long kept)
 {
     for (long i = 0; i < kept; i++)
@@ -237,7 +237,8 @@ static void rank_few(const float *scores, long count, float *best, long kept)
     }
 }
 
-/* All numbers, highest first: byte by byte of what is ordered as they are, in `keys` [2, count]. */
+/* Sorts all scores in descending order into keys[0], by a radix sort of integers that have the reverse order of the
+   scores. `keys` is [2, count]. */
 static void rank_all(const float *scores, long count, uint32_t *keys)
 {
     uint32_t *from = keys, *to = keys + count;
@@ -263,13 +264,13 @@ static void rank_all(const float *scores, long count, uint32_t *keys)
         from[i] ^= from[i] >> 31 ? 0 : 0x7fffffff;
 }
 
-/* The one among the `kept` likeliest on which the uniform number falls; NOBODY without memory. */
-static long fallen(const float *scores, long count, const Draw *draw, long top)
+/* Samples from the likeliest ids within top_k and top_p; returns NO_TOKEN without memory. `top` is the likeliest. */
+static long sampled(const float *scores, long count, const Draw *draw, long top)
 {
     long size = draw->top_k < count ? draw->top_k : count, kept = 1, at = 0;
     double *mass = malloc((size_t)size * sizeof(double) + 2 * (size_t)count * sizeof(float)), total = 0;
     if (!mass)
-        return NOBODY;
+        return NO_TOKEN;
     float *best = (float *)(mass + size);
     if (size <= FEW)
         rank_few(scores, count, best, size);
@@ -297,7 +298,7 @@ static long fallen(const float *scores, long count, const Draw *draw, long top)
 
 static PyObject *choose(const Draw *draw, float *scores, long count, const Py_buffer *forbidden)
 {
-    if (draw->first != NOBODY) {
+    if (draw->first != NO_TOKEN) {
         long best = likeliest(scores, count);
         if (!isfinite(scores[best]))
             Py_RETURN_NONE;
@@ -309,8 +310,8 @@ static PyObject *choose(const Draw *draw, float *scores, long count, const Py_bu
     long best = likeliest(scores, count);
     if (!isfinite(scores[best]))
         Py_RETURN_NONE;
-    long found = draw->temperature < COLDEST ? best : fallen(scores, count, draw, best);
-    return found == NOBODY ? PyErr_NoMemory() : PyLong_FromLong(found);
+    long found = draw->temperature < COLDEST ? best : sampled(scores, count, draw, best);
+    return found == NO_TOKEN ? PyErr_NoMemory() : PyLong_FromLong(found);
 }
 
 static PyObject *py_choose(PyObject *self, PyObject *const *args, Py_ssize_t count)

@@ -23,7 +23,7 @@ LONGEST_HEAD = 1024
 
 @dataclass
 class PagedCacheView:
-    """The cache as the packed rows of sessions see it: keys, values, and the pages of each session."""
+    """The paged KV cache for a batch of packed rows: keys, values, and the pages of each session."""
 
     keys: Tensor
     """[layers, kv heads, rows, head size], as are `values`."""
@@ -36,8 +36,9 @@ class PagedCacheView:
     """Pages, int32 [n]."""
 
     def ends(self, rows: Tensor) -> "PagedCacheView":
-        """Return the view of only these rows, int64 [n], each the last one of its session; all others are
-        in the cache.
+        """Return the view of only these rows, int64 [n], each the last one of its session.
+
+        The keys and values of all other rows must be in the cache.
         """
         lasts = self.spans[:, 0] + self.spans[:, 1] - 1
         spans = self.spans[torch.isin(lasts, rows)]
@@ -45,7 +46,10 @@ class PagedCacheView:
         return PagedCacheView(self.keys, self.values, spans, self.table)
 
     def part(self, begin: int, end: int) -> "PagedCacheView":
-        """Return the view of only these rows; earlier ones are in the cache by then."""
+        """Return the view of packed rows `begin` to `end`.
+
+        The keys and values of earlier rows must be in the cache when it is used.
+        """
         firsts, lasts = self.spans[:, 0], self.spans[:, 0] + self.spans[:, 1]
         kept = (firsts < end) & (lasts > begin)
         firsts, lasts, spans = firsts[kept], lasts[kept], self.spans[kept]
@@ -99,7 +103,7 @@ class Layers:
 
     @staticmethod
     def fit(backbone: Any) -> bool:
-        """Return whether there are kernels, and they support everything in its layers."""
+        """Return whether the kernels are usable and support all layers of `backbone`."""
         config, layers = backbone.config, list(getattr(backbone, "layers", ()))
         parameter = next(backbone.parameters())
         return (
@@ -160,35 +164,35 @@ class Layers:
         """Run as `run` does, on rows that are padded to `size`."""
         count = len(rows)
         rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
-        angles = self._rotary(rows[None], positions[None])  # the kernels read them until this returns
+        angles = self._rotary(rows[None], positions[None])  # kept, because the kernels read their memory
         cosines, sines = (address(it[0], self._dtype, (count, self._shape.head)) for it in angles)
         where = view.arguments(self._dtype, self._shape, count)
         buffers = self._layers[0].buffers(rows)
         normed = torch.empty_like(rows)
         self._first(rows, None, normed)
         for layer, norm in zip(self._layers, self._next, strict=True):
-            layer.turn(normed, (cosines, sines), where, buffers)
+            layer.rotate(normed, (cosines, sines), where, buffers)
             if asked is not None and layer is self._layers[-1]:
                 if not len(asked):
                     return normed[:0]
                 ends = view.ends(asked)
-                layer.see(ends.arguments(self._dtype, self._shape, count), buffers)
+                layer.attend(ends.arguments(self._dtype, self._shape, count), buffers)
                 rows, normed, count = rows[asked], normed[: len(asked)], len(asked)
-                buffers = _Buffers(buffers.queries, buffers.seen[asked], buffers.gated[: len(asked)])
+                buffers = _Buffers(buffers.queries, buffers.attended[asked], buffers.gated[: len(asked)])
             else:
-                layer.see(where, buffers)
-            layer.think(rows, normed, buffers)
+                layer.attend(where, buffers)
+            layer.gate(rows, normed, buffers)
             norm(rows, layer.down(buffers.gated), normed)
         return normed[:count]
 
 
 @dataclass
 class _Buffers:
-    """Buffers that a layer computes and the next one overwrites."""
+    """Memory for results of one layer, which the next layer overwrites."""
 
     queries: Tensor
-    """[n, heads * head size], as is `seen`."""
-    seen: Tensor
+    """[n, heads * head size], as is `attended`."""
+    attended: Tensor
     gated: Tensor
     """[n, width]."""
 
@@ -218,12 +222,12 @@ class _Norm:
 
 
 class _Layer:
-    """Norm, attention, norm, gated network."""
+    """A decoder layer: norm, attention, norm, gated network."""
 
     def __init__(self, layer: Any) -> None:
         from inference_service.kernels import native
 
-        self._turn, self._attend, self._gate = native.turn, native.attend, native.gate
+        self._rotate, self._attend, self._gate = native.turn, native.attend, native.gate
         attention, network = layer.self_attn, layer.mlp
         config, self.head = attention.config, attention.head_dim
         self.heads, self.kv = config.num_attention_heads, config.num_key_value_heads
@@ -254,25 +258,28 @@ class _Layer:
         queries = rows.new_empty(len(rows), self.heads * self.head)
         return _Buffers(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
 
-    def turn(self, normed: Tensor, angles: tuple[int, int], where: "_Arguments", buffers: _Buffers) -> None:
-        """Write queries into `buffers`, keys and values into the cache; cosines and sines are `angles`."""
+    def rotate(self, normed: Tensor, angles: tuple[int, int], where: "_Arguments", buffers: _Buffers) -> None:
+        """Write rotated queries into `buffers`, and rotated keys and the values into the cache.
+
+        `angles` are the addresses of cosines and sines.
+        """
         projected, norms, dtype = self._project(normed), self._norms, buffers.queries.dtype
         shape = len(buffers.queries), (self.heads + 2 * self.kv) * self.head
-        self._turn(
+        self._rotate(
             self._epsilon, address(projected, dtype, shape), 0 if norms is None else norms.data_ptr(),
             *angles, buffers.queries.data_ptr(), *where.of(self.index), _is_half(normed),
         )  # fmt: skip
 
-    def see(self, where: "_Arguments", buffers: _Buffers) -> None:
-        """Compute the attention output of the rows in a view."""
+    def attend(self, where: "_Arguments", buffers: _Buffers) -> None:
+        """Write the attention output of the rows in a view into `buffers`."""
         self._attend(
-            self._scaling, buffers.queries.data_ptr(), buffers.seen.data_ptr(), *where.of(self.index),
-            self._window, _is_half(buffers.seen),
+            self._scaling, buffers.queries.data_ptr(), buffers.attended.data_ptr(), *where.of(self.index),
+            self._window, _is_half(buffers.attended),
         )  # fmt: skip
 
-    def think(self, rows: Tensor, normed: Tensor, buffers: _Buffers) -> None:
+    def gate(self, rows: Tensor, normed: Tensor, buffers: _Buffers) -> None:
         """Add the attention output to `rows` [n, hidden], and leave the input of `down` in `buffers`."""
-        self.between(rows, self._out(buffers.seen), normed)
+        self.between(rows, self._out(buffers.attended), normed)
         gates, gated, count = self._gates(normed), buffers.gated, len(rows)
         self._gate(
             address(gates, rows.dtype, (count, 2 * self.width)),
@@ -290,12 +297,15 @@ def _is_half(rows: Tensor) -> int:
 
 
 def _called(linear: nn.Module) -> Any:
-    """Return the call of a linear layer without the microsecond of a module's hooks."""
+    """Return the callable of a linear layer, for a `PackedLinear` without hooks, which take a microsecond."""
     return linear.forward if isinstance(linear, PackedLinear) else linear
 
 
 def _joined(parent: nn.Module, name: str, *parts: str) -> Any:
-    """Join several projections into one; return them as they are where they cannot be joined."""
+    """Return a callable that computes several projections of the same rows, concatenated.
+
+    It is the joined layer if `parent` has one by this `name`; otherwise it calls each of the `parts`.
+    """
     if hasattr(parent, name):
         return _called(getattr(parent, name))
     layers = [getattr(parent, part) for part in parts]

@@ -1,13 +1,13 @@
-/* Linear layers for the CPU in float32: rows times weights that lie in an order of their own.
+/* Linear layers for the CPU in float32: rows times packed weights.
 
-   Weights [outputs, depth] lie in panels of 16 outputs, [outputs / 16, depth, 16], the last one filled up with
-   zeros. Each output is one sum, its bias first, over the depth from beginning to end, whatever the number of
-   rows: a row becomes the same bit for bit alone and among others. What is read next is asked for while there
-   is something to multiply, so that memory and arithmetic do not wait for each other.
+   Weights [outputs, depth] are packed into panels of 16 outputs, [outputs / 16, depth, 16]; the last panel is padded
+   with zeros. Each output is one sum: the bias, then the products in the order of the depth. The order is the same for
+   any number of rows, so the result of a row is the same bit for bit alone and in a batch. The next weights are
+   prefetched during a multiplication, so that memory and arithmetic do not wait for each other.
 
    panels.py passes addresses of contiguous tensors. One thread; the GIL is released where a call may take longer
-   than a few dozen microseconds. Plain C with the vectors of GCC and Clang; on x86 there is a version for AVX-512,
-   one for AVX2 and one for all others. INSTRUCTIONS is the widest that may be chosen, in bits. */
+   than a few dozen microseconds. Plain C with vector extensions of GCC and Clang; on x86 there is a version for
+   AVX-512, one for AVX2 and one for other processors. INSTRUCTIONS is the widest vector that may be chosen, in bits. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -29,17 +29,17 @@
 #endif
 
 #define WIDE 16     /* outputs of a panel: a cache line */
-#define MOST 4      /* panels at once */
-#define STEP 8      /* numbers of the depth between two looks ahead */
-#define DEEP 512    /* numbers of the depth that are done with before others: 32 KiB of a panel */
-#define BLOCK 128   /* rows that are done with before others */
-#define NEAR 16     /* lines that are asked for ahead where each is read only once */
-#define LONG 250000 /* products that take longer than handing over the lock */
+#define MOST 4      /* panels that are multiplied together */
+#define STEP 8      /* numbers of the depth between two prefetches */
+#define DEEP 512    /* numbers of one part of the depth: 32 KiB of a panel */
+#define BLOCK 128   /* rows of one block */
+#define NEAR 16     /* cache lines between a prefetch and its use, where each line is read only once */
+#define LONG 250000 /* products that take longer than a handover of the GIL */
 
 typedef struct {
     const float *x;         /* [rows, depth] */
     const float *panels;    /* [outputs / 16, depth, 16] */
-    const float *bias;      /* [outputs], or none */
+    const float *bias;      /* [outputs], or NULL */
     float *y;               /* [rows, outputs] */
     long rows, outputs, depth;
 } Product;

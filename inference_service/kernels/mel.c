@@ -1,7 +1,7 @@
-/* Log-mel features of sound, as media/mel.py describes them: 512-point transforms of frames of 400 samples.
+/* Log-mel features of sound, as media/mel.py describes them: 512-point Fourier transforms of frames of 400 samples.
 
-   Eight frames lie side by side in vectors, which most processors have whole, so that a transform is plain
-   arithmetic; a second of sound takes a few dozen microseconds. Tables are the caller's. */
+   Eight frames are transformed together, one in each lane of a vector, so that a transform is plain arithmetic of
+   vectors. A second of sound takes a few dozen microseconds. The caller passes the tables. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -12,7 +12,7 @@
 #include "arguments.h"
 
 #ifndef INSTRUCTIONS
-#define INSTRUCTIONS 512 /* the widest that may be chosen, in bits */
+#define INSTRUCTIONS 512 /* the widest vector that may be chosen, in bits */
 #endif
 
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
@@ -32,14 +32,14 @@
 #define HOP 160
 #define WINDOW 400
 #define CONTEXT (WINDOW - HOP)
-#define HALF 256 /* complex numbers that a frame of 512 samples is transformed as */
+#define HALF 256 /* complex numbers of a transform: the 512 samples of a frame, in pairs */
 #define BANDS 80
 
 typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4)));
 
 typedef struct {
-    float *past;            /* [CONTEXT], the samples before */
+    float *past;            /* [CONTEXT], the samples before `pcm` */
     const float *pcm;       /* [frames * HOP] */
     const float *window;    /* [WINDOW] */
     const float *turns;     /* [HALF, 2], e to the power of -2 pi i k / 512 */
@@ -49,7 +49,8 @@ typedef struct {
     long frames;
 } Sound;
 
-/* Natural logarithm of normal numbers above 0 within two units in the last place; what is no number stays none. */
+/* Returns the natural logarithm of normal numbers above 0, within two units in the last place. NaN and infinity stay as
+   they are. */
 INLINE floats logarithm(floats x)
 {
     ints bits = (ints)x, exponent = ((bits - 0x3f3504f3) >> 23);
@@ -69,7 +70,8 @@ INLINE floats logarithm(floats x)
     return (floats)((is_number & (ints)y) | (~is_number & (ints)x));
 }
 
-/* Sample number `n`, times `by`, of the frames from number `first` on; those behind the last one repeat it. */
+/* Returns sample `n`, times `by`, of each of the LANES frames from frame `first` on; lanes after the last frame repeat
+   it. */
 INLINE floats sample(const Sound *it, long first, long n, float by)
 {
     floats found;
@@ -81,7 +83,7 @@ INLINE floats sample(const Sound *it, long first, long n, float by)
     return found * by;
 }
 
-/* As `sample`, of frames that are all there and see no past. */
+/* Does the same as `sample` where all LANES frames exist and begin in `pcm`. */
 INLINE floats near_sample(const float *frames, long n, float by)
 {
     floats found;
@@ -90,7 +92,8 @@ INLINE floats near_sample(const float *frames, long n, float by)
     return found * by;
 }
 
-/* In place; frequencies are at their places with the digits, to the base of four, in reverse order. */
+/* Transforms in place, by radix 4; the index of a frequency is then `reversed`: its digits to the base 4 in reverse
+   order. */
 INLINE void transform(floats (*z)[2], const float *turns)
 {
     for (long size = HALF; size > 1; size /= 4) {
@@ -135,7 +138,8 @@ INLINE long reversed(long k)
     return (k & 3) << 6 | (k & 12) << 2 | (k >> 2 & 12) | k >> 6;
 }
 
-/* Of the real transform whose even samples were the real parts and whose odd ones the imaginary parts. */
+/* Writes the powers of the real transform; its even samples were the real parts of `z`, its odd ones the imaginary
+   parts. */
 INLINE void powers(floats (*z)[2], const float *turns, floats *power)
 {
     floats *first = z[0];
@@ -177,7 +181,8 @@ static void hear(const Sound *it)
     }
 }
 
-/* Sound that is none spoils its own chunk only, not the next one's first frames. */
+/* Keeps the last samples for the next chunk. NaN becomes 0, and samples are clipped to -1 and 1, so that broken sound
+   affects only the frames of its own chunk. */
 static void remember(const Sound *it)
 {
     long kept = it->frames * HOP < CONTEXT ? CONTEXT - it->frames * HOP : 0;
@@ -190,7 +195,7 @@ static void remember(const Sound *it)
 
 /* ------------------------------------------------------------------------------------------------- Python */
 
-/* Whether each filter begins and ends within a spectrum. */
+/* Checks that each filter begins and ends within a spectrum. */
 static int are_spans(const int32_t *spans)
 {
     for (int band = 0; band < BANDS; band++)

@@ -1,4 +1,4 @@
-"""Arguments are arrays in one piece; `mel.c` tells their shapes."""
+"""Type stubs of `mel.c`: arguments are contiguous arrays, with the shapes of its struct `Sound`."""
 
 from typing import Any
 

@@ -1,9 +1,10 @@
-/* What a decoder on the CPU does between its linear layers, for rows of many sessions in one call.
+/* Operations of a decoder on the CPU between its linear layers, for rows of many sessions in one call: norms, rotary
+   positions, attention and gates.
 
    layers.py passes addresses of contiguous tensors in float32 or bfloat16; everything is computed in float32.
-   One thread; the GIL is released where a call may take longer than a few dozen microseconds. Plain C with the
-   vectors of GCC and Clang (rows.h); on x86 there is a version for each width of vectors, chosen when the module
-   is loaded. INSTRUCTIONS is the widest that may be chosen, in bits: `make sanitize` builds each. */
+   One thread; the GIL is released where a call may take longer than a few dozen microseconds. Plain C with
+   vector extensions of GCC and Clang (rows.h); on x86 there is a version for each width of vectors, chosen when the
+   module is loaded. INSTRUCTIONS is the widest vector that may be chosen, in bits: `make sanitize` builds each. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -18,13 +19,13 @@
 #define INSTRUCTIONS 512
 #endif
 
-#define LONGEST_HEAD 1024 /* numbers: a head lies on the stack */
-#define WIDEST 16         /* numbers of the widest vector: heads and gates come in multiples of it */
-#define LONG 1000000      /* products of queries and keys that take longer than handing over the lock */
+#define LONGEST_HEAD 1024 /* limit of a head's size, because a head is kept on the stack */
+#define WIDEST 16         /* numbers of the widest vector; sizes of heads and gates are multiples of it */
+#define LONG 1000000      /* products of queries and keys that take longer than a handover of the GIL */
 
 static const Kernels *kernels = &kernels_any;
 
-/* A float and then so many integers. */
+/* Reads a float and then `wanted` integers. */
 static int decimal_and_numbers(PyObject *const *args, Py_ssize_t given, float *first, Py_ssize_t wanted, int64_t *found)
 {
     if (given < 1) {
@@ -38,7 +39,7 @@ static int decimal_and_numbers(PyObject *const *args, Py_ssize_t given, float *f
     return numbers(args + 1, given - 1, wanted, found);
 }
 
-/* Whether all that spans name is there: packed rows, entries of the table, and pages of the cache. */
+/* Checks that packed rows, entries of the table and pages of the cache exist wherever spans refer to them. */
 static int are_places(const Span *spans, int64_t count, const int32_t *table, int64_t entries, int64_t rows,
                       int64_t pages)
 {
@@ -64,7 +65,7 @@ static int are_places(const Span *spans, int64_t count, const int32_t *table, in
     return 1;
 }
 
-/* Whether there are such heads. */
+/* Checks the numbers of heads and of key heads, and the size of a head. */
 static int are_heads(int64_t heads, int64_t kv, int64_t head)
 {
     if (kv > 0 && heads > 0 && heads % kv == 0 && head > 0 && head % WIDEST == 0 && head <= LONGEST_HEAD)
@@ -106,9 +107,10 @@ static PyObject *py_gate(PyObject *self, PyObject *const *args, Py_ssize_t count
     Py_RETURN_NONE;
 }
 
-/* What `turn` and `attend` are given of places, in this order. */
+/* Arguments that `turn` and `attend` share, in this order. */
 enum { KEYS, VALUES, SPANS, TABLE, COUNT, ENTRIES, ROWS, HEADS, KV, HEAD, STRIDE, PLACES };
 
+/* Checks the shared arguments. */
 static int is_place(const int64_t *a)
 {
     if (!are_heads(a[HEADS], a[KV], a[HEAD]) || !is_shape(a[ROWS], a[HEADS] + 2 * a[KV], a[HEAD])

@@ -1,18 +1,18 @@
-/* What is computed between the linear layers of a decoder, and for whom: see native.c. */
+/* The kernels between the linear layers of a decoder, and their arguments; native.c calls them. */
 
 #define PAGE 16 /* rows of a page of the cache, as in device/paged.py */
-#define MOST 4  /* queries that are answered together */
-#define MANY 16 /* queries of a key head for which its keys are turned first */
+#define MOST 4  /* queries whose attention is computed together */
+#define MANY 16 /* queries of a key head from which on its keys are transposed first */
 
 typedef struct {
     int64_t row, count;     /* the packed rows of a session */
-    int64_t pages;          /* where its pages begin in the table */
-    int64_t begin, end;     /* of its context from the beginning of its first page, these rows included */
+    int64_t pages;          /* index of its first page in the table */
+    int64_t begin, end;     /* of its context, counted from the start of its first page; includes these rows */
 } Span;
 
 typedef struct {
     const void *projected;          /* [n, heads + 2 kv, head] */
-    const void *weights;            /* of the norms of queries and keys, [heads + kv, head], or none */
+    const void *weights;            /* of the norms of queries and keys, [heads + kv, head], or NULL */
     const void *cosines, *sines;    /* [n, head] */
     void *queries;                  /* [n, heads, head] */
     void *keys, *values;            /* [kv, stride] */
@@ -32,15 +32,18 @@ typedef struct {
     float scale;
 } Attention;
 
-/* Of one kind of processors. What is half lies in bfloat16, all else in float32. */
+/* The kernels for one kind of processor. With `half`, tensors are in bfloat16, otherwise in float32. */
 typedef struct {
-    /* Adds `more` to rows [n, width], if there is any, as `total`, and norms that with the weights. */
+    /* Writes the weighted RMS norm of rows [n, width] to `out`. If `more` is not NULL, it is added to the rows first,
+       and the sum is written to `total`. */
     void (*norm)(const void *rows, const void *more, void *total, const void *weight, void *out, long n, long width,
                  float epsilon, int half);
-    /* Gates and values [n, 2 width] become [n, width]. */
+    /* Writes SiLU(gates) * values to `out` [n, width]; each row [2 width] holds gates, then values. */
     void (*gate)(const void *rows, void *out, long n, long width, int half);
+    /* Rotates queries and keys by their positions; writes queries to `queries`, keys and values into the cache. */
     void (*turn)(const Turn *it, int half);
-    /* There is room for scores [MOST, longest context], and for keys of the longest context. */
+    /* Writes the attention output to `out`. `scores` is [MOST, longest context]; `room` holds the transposed keys of
+       the longest context with at least MANY queries of a key head. */
     void (*attend)(const Attention *it, float *scores, float *room, int half);
 } Kernels;
 

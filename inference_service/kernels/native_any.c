@@ -1,4 +1,4 @@
-/* The kernels of native.h for all other processors. */
+/* The kernels of native.h for processors without AVX2. */
 
 #define LANES 4
 #define SUMS 8

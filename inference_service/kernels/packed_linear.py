@@ -2,8 +2,8 @@
 
 In float32, on one thread, the kernel is our own (`panels`), for any number of rows. Otherwise it is oneDNN's,
 which in bfloat16 takes half the time of `nn.Linear` for one row. oneDNN makes and caches a kernel of half a
-MiB for each number of rows. So rows reach it only in a few `SIZES`: more rows are cut up, and the last piece
-is padded with zeros. Layers of a decoder that read the same rows are joined, which saves calls.
+MiB for each number of rows. So it gets only batches of a few `SIZES`: other batches are cut up, and the last
+piece is padded with zeros. Layers of a decoder that read the same rows are joined, which saves calls.
 
 With kernels off, weights stay as they are, in the order of their file: nothing is packed or joined, so that
 weights which are mapped from a file take no memory of their own.
@@ -25,11 +25,9 @@ Model = TypeVar("Model", bound=nn.Module)
 SIZES = (1, 4, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 """Numbers of rows that oneDNN has kernels for."""
 SMALLEST = 2**16
-"""Size below which weights are computed in less time than a kernel is found."""
+"""Size of a weight below which it is not packed: its product takes less time than finding a kernel."""
 _WHOLE, _WASTE = 64, 8
-"""The number of rows up to which rows are not cut up, and for more rows the share of padding, as a
-divisor.
-"""
+"""Up to `_WHOLE` rows are padded and not cut up; more rows are padded by at most 1 / `_WASTE` of them."""
 _COMMON = {
     f"transformers.models.{name.lower()}.modeling_{name.lower()}.{name}DecoderLayer"
     for name in ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -48,7 +46,7 @@ class PackedLinear(nn.Module):
     """
 
     def __init__(self, linear: nn.Linear, *, shared: bool = False) -> None:
-        """Take over `linear`; a weight that is `shared` with another module or a file is not packed."""
+        """Take the weights of `linear`; one that is `shared` with another module or a file is not packed."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
@@ -94,14 +92,14 @@ class PackedLinear(nn.Module):
 
 
 class Part(nn.Module):
-    """One part of a joined layer; `parent` has the joined one by that name.
+    """One part of a joined layer, which is the attribute `name` of `parent`.
 
     It computes the whole joined layer: a caller that needs several parts should call the joined one.
     """
 
     def __init__(self, parent: nn.Module, name: str, begin: int, end: int) -> None:
         super().__init__()
-        self._parents = (parent,)  # not as a module of its own
+        self._parents = (parent,)  # in a tuple, so that it is no submodule
         self._name, self._begin, self._end = name, begin, end
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,7 +116,7 @@ class Part(nn.Module):
 
 
 def is_common(layer: nn.Module) -> bool:
-    """Return whether it is a usual decoder layer: norm, attention, norm, gated network.
+    """Return whether a layer is a usual decoder layer: norm, attention, norm, gated network.
 
     Its attention has rotary positions, and perhaps norms of queries and keys, biases and a window.
     """

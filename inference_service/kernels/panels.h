@@ -1,15 +1,16 @@
 /* Rows times panels with vectors of LANES numbers, of which SUMS stay in a processor's registers.
 
-   Included by linear.c for each kind of vectors; NAMED tells them apart. */
+   linear.c includes it once for each width of vectors; NAMED gives the functions of each width their own names. */
 
 #define VECTORS (WIDE / LANES)                              /* of a row of a panel */
 #define TALLEST (SUMS / VECTORS / (VECTORS == 1 ? 2 : 1))   /* rows of x that are multiplied together */
 
 typedef float NAMED(vector) __attribute__((vector_size(4 * LANES), aligned(4)));
 
-/* What `rows` rows of x and some panels beside each other add to sums, over `depth` numbers.
+/* Adds the products of `rows` rows of x with `panels` adjacent panels, over `depth` numbers, to the sums in `from`;
+   writes the results to `to`.
 
-   Meanwhile `lines` lines of each panel are asked for every STEP numbers, from `ahead` on. */
+   Meanwhile `lines` cache lines of each panel are prefetched every STEP numbers, from `ahead` on. */
 INLINE void NAMED(tile)(int rows, int panels, const float *x, long across, const float *weights, long panel,
                         const float *from, long below_from, float *to, long below, long depth, const float *ahead,
                         int lines)
@@ -45,13 +46,14 @@ INLINE void NAMED(tile)(int rows, int panels, const float *x, long across, const
             *(NAMED(vector) *)(to + r * below + v * LANES) = sums[r][v];
 }
 
-/* Panels beside each other that are multiplied with so many rows at once: that sums need not wait for sums. */
+/* Returns how many adjacent panels are multiplied with `rows` rows at once: as many sums as registers hold, because
+   independent sums hide the latency of an addition. */
 INLINE int NAMED(panels_at_once)(long rows)
 {
     return rows * 4 * VECTORS <= SUMS ? 4 : rows * 2 * VECTORS <= SUMS ? 2 : 1;
 }
 
-/* As `tile`, of a number of rows that is not known before. */
+/* Calls `tile` with a number of rows that is not known at compile time. */
 INLINE void NAMED(piece)(int panels, long rows, const float *x, long across, const float *weights, long panel,
                          const float *from, long below_from, float *to, long below, long depth, const float *ahead,
                          int lines)
@@ -68,9 +70,10 @@ INLINE void NAMED(piece)(int panels, long rows, const float *x, long across, con
 #undef CASE
 }
 
-/* Some panels beside each other, times a block of rows: piece by piece over so many numbers that both stay near.
+/* Multiplies `panels` adjacent panels, from panel `p` on, with a block of `count` rows: one part of the depth after the
+   other, so that the part stays in the processor's cache, and in each part one piece of rows after the other.
 
-   While those of x are multiplied with what is here, each piece asks for its share of what comes next. */
+   Each piece prefetches its share of the next part. */
 INLINE void NAMED(group)(const Product *it, int panels, long first, long count, long p)
 {
     float biases[MOST * WIDE] = {0}, edge[BLOCK * WIDE];

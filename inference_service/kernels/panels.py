@@ -18,7 +18,7 @@ def fit(dtype: torch.dtype) -> bool:
 class Panels:
     """The weights [out, in] of a linear layer on the CPU and its bias [out], in float32.
 
-    Each output is one sum in one order: a row becomes the same bit for bit among any number of others.
+    Each output is summed in one order, so that the result of a row is the same bit for bit in any batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:

@@ -1,7 +1,7 @@
 /* The kernels of native.h with vectors of LANES numbers, of which SUMS stay in a processor's registers.
 
-   Included once for each kind of processors: a compiler passes vectors that are wider than its registers through
-   memory. KERNELS is what they are called there. */
+   Included once for each kind of processor, because a compiler passes vectors that are wider than the registers
+   through memory. KERNELS is the name of the struct of kernels. */
 
 #include <stdint.h>
 #include <string.h>
@@ -9,14 +9,14 @@
 #include "native.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define NEAR 1024 /* entries of a context that stay in a processor's cache until they are looked at */
+#define NEAR 1024 /* entries of a context that stay in the processor's cache between prefetch and use */
 
 typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
 
-/* The lower halves of two vectors, one number of each in turn, and the upper ones. */
+/* Interleave the lower halves of two vectors, or the upper halves. */
 #if LANES == 16
 #define LOWER(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
 #define UPPER(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
@@ -59,7 +59,7 @@ INLINE void put(void *to, long at, float number, int half)
         ((float *)to)[at] = number;
 }
 
-/* As it would be read again. */
+/* Returns a number as `get` would read it after `put`. */
 INLINE float as_kept(float number, int half)
 {
     if (!half)
@@ -78,7 +78,7 @@ INLINE floats load(const void *from, long at, int half)
     return numbers;
 }
 
-/* As bfloat16 would keep them, in the upper halves. */
+/* Returns numbers rounded to bfloat16, each in the upper half of its word. */
 INLINE words rounded_all(floats numbers)
 {
     words bits = (words)numbers, none = (words)(numbers != numbers);
@@ -121,7 +121,7 @@ INLINE floats chosen(ints which, floats yes, floats no)
     return (floats)((which & (ints)yes) | (~which & (ints)no));
 }
 
-/* e to the power of x within two units in the last place, 0 below -87; what is no number stays none. */
+/* Returns exp(x) within two units in the last place: 0 below -87, exp(88) above 88. NaN stays NaN. */
 INLINE floats power(floats x)
 {
     ints vanishes = x < -87.0f;
@@ -140,7 +140,7 @@ INLINE floats power(floats x)
     return (floats)(~vanishes & (ints)(y * (floats)((exponent + 127) << 23)));
 }
 
-/* --------------------------------------------------------------------------------------------------- rows */
+/* ----------------------------------------------------------------------------------------- norms and gates */
 
 /* Divides a row by the root of its mean square, and multiplies it by weights. */
 INLINE void norm_row(const void *row, const void *weight, void *out, long width, float epsilon, int half,
@@ -206,12 +206,13 @@ static void gate(const void *rows, void *out, long n, long width, int half)
         gate_rows(rows, out, n, width, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------- places */
+/* --------------------------------------------------------------------------------------- rotary positions */
 
+/* Rotates queries and keys of one row, and writes its keys and values into entry `cell` of the cache. */
 INLINE void turn_row(const Turn *it, long row, long cell, int half)
 {
     long head = it->head, middle = head / 2, whole = it->heads + 2 * it->kv;
-    float normed[head], turned[head];
+    float normed[head], rotated[head];
     const void *cosines = at(it->cosines, row * head, half), *sines = at(it->sines, row * head, half);
     for (long h = 0; h < it->heads + it->kv; h++) {
         const void *from = at(it->projected, (row * whole + h) * head, half);
@@ -222,13 +223,13 @@ INLINE void turn_row(const Turn *it, long row, long cell, int half)
                 normed[i] = get(from, i, half);
         for (long i = 0; i < middle; i++) {
             float first = normed[i], second = normed[i + middle];
-            turned[i] = first * get(cosines, i, half) - second * get(sines, i, half);
-            turned[i + middle] = second * get(cosines, i + middle, half) + first * get(sines, i + middle, half);
+            rotated[i] = first * get(cosines, i, half) - second * get(sines, i, half);
+            rotated[i + middle] = second * get(cosines, i + middle, half) + first * get(sines, i + middle, half);
         }
         void *to = h < it->heads ? (void *)at(it->queries, (row * it->heads + h) * head, half)
                                  : (void *)at(it->keys, (h - it->heads) * it->stride + cell * head, half);
         for (long i = 0; i < head; i++)
-            put(to, i, turned[i], half);
+            put(to, i, rotated[i], half);
     }
     for (long h = 0; h < it->kv; h++)
         memcpy((void *)at(it->values, h * it->stride + cell * head, half),
@@ -255,7 +256,7 @@ static void turn(const Turn *it, int half)
 
 /* ---------------------------------------------------------------------------------------------- attention */
 
-/* Pages lie anywhere, so no processor sees beforehand which comes next. */
+/* Prefetches a page: pages lie anywhere in the cache, so a processor cannot predict the next one. */
 INLINE void fetch_page(const void *base, long row, long head, int half)
 {
     const char *page = at(base, row, half);
@@ -263,7 +264,7 @@ INLINE void fetch_page(const void *base, long row, long head, int half)
         __builtin_prefetch(page + byte, 0, 2);
 }
 
-/* Scores of `asked` queries against the keys of a page, of which `beside` are looked at together. */
+/* Computes the scores of `asked` queries against the keys of a page, for `beside` keys at a time. */
 INLINE void score_page(const float *queries, const void *keys, long head, float *scores, long width, int asked,
                        int beside, int half)
 {
@@ -288,8 +289,8 @@ INLINE void score_page(const float *queries, const void *keys, long head, float 
     }
 }
 
-/* The keys of a page in the order [head, 16], as float32. */
-INLINE void turn_page(const void *keys, long head, float *turned, int half)
+/* Transposes the keys of a page to [head, 16], in float32. */
+INLINE void transpose_page(const void *keys, long head, float *transposed, int half)
 {
     for (int first = 0; first < PAGE; first += LANES)
         for (long i = 0; i < head; i += LANES) {
@@ -304,15 +305,15 @@ INLINE void turn_page(const void *keys, long head, float *turned, int half)
                 memcpy(rows, mixed, sizeof rows);
             }
             for (int k = 0; k < LANES; k++)
-                memcpy(turned + (i + k) * PAGE + first, &rows[k], sizeof rows[k]);
+                memcpy(transposed + (i + k) * PAGE + first, &rows[k], sizeof rows[k]);
         }
 }
 
-/* As `score_page`, of keys that have been turned; each score is made of `beside` sums. */
-INLINE void score_turned(const float *queries, const float *turned, long head, float *scores, long width, int asked,
-                         int beside)
+/* Does the same as `score_page` with transposed keys; each score is the sum of `beside` partial sums. */
+INLINE void score_transposed(const float *queries, const float *transposed, long head, float *scores, long width,
+                             int asked, int beside)
 {
-    floats sums[MOST][PAGE / LANES][2]; /* a sum takes longer than its next addend */
+    floats sums[MOST][PAGE / LANES][2]; /* independent sums hide the latency of an addition */
     for (int q = 0; q < asked; q++)
         for (int v = 0; v < PAGE / LANES; v++)
             sums[q][v][0] = sums[q][v][1] = (floats){0};
@@ -320,7 +321,7 @@ INLINE void score_turned(const float *queries, const float *turned, long head, f
         for (int k = 0; k < beside; k++) {
             floats keys[PAGE / LANES];
             for (int v = 0; v < PAGE / LANES; v++)
-                keys[v] = load(turned, (i + k) * PAGE + v * LANES, 0);
+                keys[v] = load(transposed, (i + k) * PAGE + v * LANES, 0);
             for (int q = 0; q < asked; q++)
                 for (int v = 0; v < PAGE / LANES; v++)
                     sums[q][v][k] += queries[q * head + i + k] * keys[v];
@@ -333,18 +334,18 @@ INLINE void score_turned(const float *queries, const float *turned, long head, f
         }
 }
 
-/* Adds to `vectors` vectors of the answers what rows `first` to `last` of a page say. */
-INLINE void hear_page(const float *weights, long width, const void *values, long head, long first, long last,
-                      floats (*heard)[4], int asked, int vectors, int half)
+/* Adds the weighted values of rows `first` to `last` - 1 of a page to `vectors` vectors of each query's output. */
+INLINE void add_values(const float *weights, long width, const void *values, long head, long first, long last,
+                       floats (*sums)[4], int asked, int vectors, int half)
 {
     for (long row = first; row < last; row++) {
-        floats said[4];
+        floats seen[4];
         for (int v = 0; v < vectors; v++)
-            said[v] = load(values, row * head + v * LANES, half);
+            seen[v] = load(values, row * head + v * LANES, half);
         for (int q = 0; q < asked; q++) {
             float weight = weights[q * width + row];
             for (int v = 0; v < vectors; v++)
-                heard[q][v] += weight * said[v];
+                sums[q][v] += weight * seen[v];
         }
     }
 }
@@ -359,7 +360,7 @@ INLINE long smaller(long a, long b)
     return a < b ? a : b;
 }
 
-/* Page number `p` of the keys that are looked at after those of this span and key head. */
+/* Prefetches page `p` of the keys that are read after those of this span and key head. */
 INLINE void fetch_next(const Attention *it, const Span *span, long kv, long p, int half)
 {
     if (++kv == it->kv) {
@@ -371,9 +372,9 @@ INLINE void fetch_next(const Attention *it, const Span *span, long kv, long p, i
         fetch_page(it->keys, kv * it->stride + (long)it->table[span->pages + p] * PAGE * it->head, it->head, half);
 }
 
-/* What `asked` queries of a span see, from query number `first` of those that share a key head on. */
+/* Computes the attention output of `asked` queries of a span, from query `first` of those that share key head `kv`. */
 INLINE void attend_some(const Attention *it, const Span *span, long kv, long first, float *scores,
-                        const float *turned, int asked, int half)
+                        const float *transposed, int asked, int half)
 {
     int beside = SUMS / asked > 4 ? 4 : SUMS / asked, together = SUMS * LANES >= 2 * PAGE * asked ? 2 : 1;
     long head = it->head, groups = it->heads / it->kv;
@@ -398,8 +399,8 @@ INLINE void attend_some(const Attention *it, const Span *span, long kv, long fir
         float *mine = scores + p * PAGE - left;
         if (!first)
             fetch_page(values, (long)pages[p] * PAGE * head, head, half);
-        if (turned)
-            score_turned(queries, turned + p * PAGE * head, head, mine, width, asked, together);
+        if (transposed)
+            score_transposed(queries, transposed + p * PAGE * head, head, mine, width, asked, together);
         else
             score_page(queries, at(keys, (long)pages[p] * PAGE * head, half), head, mine, width, asked, beside, half);
     }
@@ -426,23 +427,23 @@ INLINE void attend_some(const Attention *it, const Span *span, long kv, long fir
     }
     for (long i = 0; i < head;) {
         int vectors = head - i >= beside * LANES ? beside : 1;
-        floats heard[MOST][4];
+        floats sums[MOST][4];
         for (int q = 0; q < asked; q++)
             for (int v = 0; v < 4; v++)
-                heard[q][v] = (floats){0};
+                sums[q][v] = (floats){0};
         for (long p = page; p < last; p++) {
-            const void *said = at(values, (long)pages[p] * PAGE * head + i, half);
+            const void *from_page = at(values, (long)pages[p] * PAGE * head + i, half);
             long begin = larger(from - p * PAGE, 0), end = smaller(to - p * PAGE, PAGE);
             if (!first && !i)
                 fetch_next(it, span, kv, p, half);
             if (vectors == beside)
-                hear_page(scores + p * PAGE - left, width, said, head, begin, end, heard, asked, beside, half);
+                add_values(scores + p * PAGE - left, width, from_page, head, begin, end, sums, asked, beside, half);
             else
-                hear_page(scores + p * PAGE - left, width, said, head, begin, end, heard, asked, 1, half);
+                add_values(scores + p * PAGE - left, width, from_page, head, begin, end, sums, asked, 1, half);
         }
         for (int q = 0; q < asked; q++)
             for (int v = 0; v < vectors; v++)
-                store(out[q], i + v * LANES, heard[q][v] * scale[q], half);
+                store(out[q], i + v * LANES, sums[q][v] * scale[q], half);
         i += vectors * LANES;
     }
 }
@@ -453,22 +454,22 @@ INLINE void attend_all(const Attention *it, float *scores, float *room, int half
     for (const Span *span = it->spans; span < it->spans + it->count; span++)
         for (long kv = 0; kv < it->kv; kv++) {
             long asked = span->count * groups, first = 0;
-            float *turned = asked >= MANY ? room : NULL;
-            for (long p = 0; turned && p * PAGE < span->end; p++) {
+            float *transposed = asked >= MANY ? room : NULL;
+            for (long p = 0; transposed && p * PAGE < span->end; p++) {
                 long row = kv * it->stride + (long)it->table[span->pages + p] * PAGE * it->head;
                 if ((p + 1) * PAGE < span->end)
                     fetch_page(it->keys, kv * it->stride + (long)it->table[span->pages + p + 1] * PAGE * it->head,
                                it->head, half);
-                turn_page(at(it->keys, row, half), it->head, turned + p * PAGE * it->head, half);
+                transpose_page(at(it->keys, row, half), it->head, transposed + p * PAGE * it->head, half);
             }
             for (; asked - first >= 4; first += 4)
-                attend_some(it, span, kv, first, scores, turned, 4, half);
+                attend_some(it, span, kv, first, scores, transposed, 4, half);
             if (asked - first >= 2) {
-                attend_some(it, span, kv, first, scores, turned, 2, half);
+                attend_some(it, span, kv, first, scores, transposed, 2, half);
                 first += 2;
             }
             if (asked - first >= 1)
-                attend_some(it, span, kv, first, scores, turned, 1, half);
+                attend_some(it, span, kv, first, scores, transposed, 1, half);
         }
 }
 

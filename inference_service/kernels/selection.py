@@ -1,7 +1,7 @@
 """Selects the compiled kernels of this process: those that were built (`auto`), or none (`off`).
 
-Weights are packed for the kernels that multiply them, and their memory is counted so. Therefore a process
-has one choice for all its engines. It is made by `select`, or by the first caller of `usable`, as `auto`.
+The kernels determine the packing of weights, and so the estimate of their memory. Therefore a process has one
+choice for all its engines. `select` makes the choice; without it, the first call of `usable` chooses `auto`.
 """
 
 from functools import cache

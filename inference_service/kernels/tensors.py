@@ -7,7 +7,8 @@ from torch import Tensor
 def address(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
     """Return the address of a contiguous CPU tensor of this dtype and shape.
 
-    Raises `TypeError` for another dtype or device, `ValueError` for another shape or gaps between numbers.
+    Raises `TypeError` for another dtype or device, `ValueError` for another shape or strides that are not
+    contiguous.
     """
     if tensor.dtype is not dtype or not tensor.is_cpu:
         raise TypeError(f"A kernel takes {dtype} on the CPU, not {tensor.dtype} on {tensor.device}.")

@@ -1,1 +1,1 @@
-"""The duplex architecture as plain modules; no sessions, no gRPC, no JSON protocols."""
+"""Model architectures as plain torch modules, with their tokenizers; no sessions, gRPC or JSON protocols."""

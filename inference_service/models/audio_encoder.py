@@ -1,8 +1,8 @@
 """A small causal audio encoder: log-mel in, ten language-model embeddings per second out.
 
-Same rate and interface as a streaming Whisper encoder: the state of a stream is an explicit list of
-tensors, and a batch of streams is encoded in one call. Nothing looks ahead, so feeding a stream in
-chunks of any even number of frames equals feeding it whole. Channels are the last dimension all the way.
+It has the rate and the interface of a streaming Whisper encoder: the state of a stream is an explicit list of
+tensors, and a batch of streams is encoded in one call. There is no look-ahead, so chunks of any even
+number of frames give the same output as the whole stream. Channels are the last dimension in all layers.
 """
 
 from typing import cast
@@ -17,7 +17,7 @@ from inference_service.models.config import AudioConfig
 AudioState = list[Tensor]
 """Left context of each convolution: tensors [kernel - stride, channels] of one stream."""
 _TOGETHER = 5
-"""Limit of streams in one pass: with more, arrays leave the processor's cache."""
+"""Limit of streams in one pass: the arrays of more do not fit into the processor's cache."""
 
 
 class CausalConv(nn.Conv1d):
@@ -33,7 +33,7 @@ class CausalConv(nn.Conv1d):
         channels].
         """
         x = torch.cat([past, x], dim=1)
-        # As a picture of one line it needs no other order of its channels.
+        # As a picture of height 1, the input needs no copy with another order of channels.
         line = x.transpose(1, 2).unsqueeze(2)
         stride = (1, self.stride[0])
         mixed = F.conv2d(line, self.weight.unsqueeze(2), self.bias, stride, groups=self.groups)

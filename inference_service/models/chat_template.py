@@ -20,10 +20,10 @@ from inference_service.tools import syntax
 from inference_service.tools.reader import END_THINK, THINK
 
 _OPEN, _CLOSE, _FREE = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Delimiters of the number of a slot in a prompt, for parts that are not text; Unicode has no characters
-here.
+"""Delimiters of the number of a slot, the placeholder of a part that is not plain text in a rendered prompt.
+Unicode assigns them no characters.
 
-A slot with `_FREE` may stand anywhere, and any number of times.
+A slot with `_FREE` may occur anywhere, any number of times.
 """
 _SLOT = re.compile(f"{_OPEN}(?:([0-9]+)|{_FREE}([0-9]+)){_CLOSE}")
 _PLAIN_TALK = [
@@ -138,7 +138,7 @@ class ChatTemplate:
 
     @cached_property
     def media_marks(self) -> frozenset[Media]:
-        """Return media whose places the template marks by itself, in content that is a list."""
+        """The media that the template marks by itself when the content of a message is a list."""
         words = {"type": "text", "text": _WORD}
         plain = self._talk([words])
         if _WORD not in plain or "'text'" in plain:

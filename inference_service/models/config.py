@@ -96,7 +96,10 @@ class ModelConfig:
 
 
 def language_config(raw: dict[str, Any]) -> Qwen3Config:
-    """Return the Qwen3 part of a `config.json`; the rotary base must be stated, never assumed."""
+    """Return the Qwen3 part of a `config.json`.
+
+    Raises `CheckpointError` for a missing field; the rotary base has no default either.
+    """
     theta = raw.get("rope_theta") or (raw.get("rope_parameters") or {}).get("rope_theta")
     if theta is None:
         raise CheckpointError("config.json states no rope_theta; positions cannot be computed without it.")

@@ -12,8 +12,7 @@ from inference_service.models.vocoder import Vocoder
 
 
 class DuplexModel(nn.Module):
-    """A duplex model: submodules have the prefixes of the published parameter names, and there is a
-    `vocoder`.
+    """A duplex model. Submodules have the prefixes of MiniCPM-o's parameter names, except `vocoder`.
 
     `llm`, `apm` and `tts` always exist; `vpm` and `resampler` exist only in a model with vision.
     """

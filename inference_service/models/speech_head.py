@@ -2,7 +2,7 @@
 
 Layout and names are those of the published MiniCPM-o speech model: the condition of a unit is, per
 text token, `emb_text(token) + normalise(projector_semantic(hidden))`, then the embedding of
-`audio_bos`; codes follow, and positions go on over the whole turn.
+`audio_bos`; codes follow, and positions continue over the whole turn.
 """
 
 import torch
@@ -49,11 +49,11 @@ class SpeechHead(nn.Module):
         return torch.cat([self.emb_text(tokens) + meaning, begin])
 
     def embed_codes(self, codes: Tensor) -> Tensor:
-        """Return embeddings of speech codes."""
+        """Return embeddings [..., hidden] of speech codes [...]."""
         embedded: Tensor = self.emb_code[0](codes)
         return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return scores over `codes` + 1 entries, the last of which ends the turn's speech."""
+        """Return scores [..., codes + 1] of `hidden` [..., hidden]; the last entry ends the turn's speech."""
         scores: Tensor = self.head_code[0](hidden)
         return scores

@@ -25,7 +25,7 @@ class Tekken:
             words = [base64.b64decode(word["token_bytes"]) for word in raw["vocab"][: self.size - controls]]
             self._controls = {token["token_str"]: int(token["rank"]) for token in raw["special_tokens"]}
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise CheckpointError(f"tekken.json is not of the shape that is known: {error!r}.") from None
+            raise CheckpointError(f"tekken.json has an unknown structure: {error!r}.") from None
         if len(words) != self.size - controls:
             raise CheckpointError(
                 f"tekken.json holds {len(words)} words; its config asks for {self.size - controls}."

@@ -116,7 +116,7 @@ class Tokenizer:
     def most_characters(self, token: int) -> int:
         """Return the most characters of a token in any text."""
         most = self._most_characters.get(token)
-        if most is None:  # what joins tokens may add one to what it is by itself
+        if most is None:  # decoding a sequence may add one character to a token
             most = self._most_characters[token] = len(self.decode([token])) + 1
         return most
 

@@ -2,9 +2,9 @@
 
 A codebook turns each code into acoustic frames of 10 ms (a log-power envelope over mel-spaced
 bands, log pitch, voicing). A pulse train and noise, shaped by minimum-phase filters made of these
-envelopes, are overlapped and added. The filters of all codes are made once, and streams go through
-every step side by side. All of a stream's past is in its `VocoderState`, so any split of the codes
-into chunks gives the same samples.
+envelopes, are overlapped and added. The filters of all codes are made once, and streams are
+decoded in batches. All of a stream's past is in its `VocoderState`, so any split of the codes into
+chunks gives the same samples.
 """
 
 import math
@@ -23,7 +23,7 @@ MAX_HZ = 8000.0
 _FFT = 1024
 _FLOOR = -14.0
 _TOGETHER = 4
-"""Limit of streams in one pass: with more, arrays leave the processor's cache."""
+"""Limit of streams in one pass: the arrays of more do not fit into the processor's cache."""
 _MIXED_HZ = (3000.0, 6500.0)
 """Frequencies between which voiced sound turns from pulses to noise."""
 
@@ -60,7 +60,7 @@ class VocoderState:
         self.phase = self.carry = 0.0
 
     def mark(self) -> Callable[[], None]:
-        """Return a function that restores the current state, unless the state is reset."""
+        """Return a function that restores the current state; it cannot undo `reset`."""
         before, noise = dict(vars(self)), self.noise.get_state()
 
         def go_back() -> None:
@@ -72,7 +72,7 @@ class VocoderState:
 
 @dataclass(frozen=True)
 class _Sounds:
-    """Sounds of the codebook's acoustic frames, [codes * frames_per_code] of all."""
+    """Values for all acoustic frames of the codebook, [codes * frames_per_code, ...]."""
 
     step: Tensor
     """Pitch periods per sample, float64."""

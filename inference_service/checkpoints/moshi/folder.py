@@ -21,7 +21,7 @@ from inference_service.checkpoints.moshi.tokenizer import MoshiTokenizer
 from inference_service.checkpoints.moshi.voices import VoicePrompt, read_voices
 from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.errors import CheckpointError
-from inference_service.models.moshi.model import MoshiModel, Words
+from inference_service.models.moshi.model import MoshiModel, SilentTokens
 
 _WORD_ENDS: Final = 0
 
@@ -52,7 +52,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> MoshiCheckpo
     raw = read_json(folder, "config.json")
     files = _files(folder, raw)
     config = files.config
-    words = Words(int({**LANGUAGE, **raw}["existing_text_padding_id"]), _WORD_ENDS)
+    words = SilentTokens(int({**LANGUAGE, **raw}["existing_text_padding_id"]), _WORD_ENDS)
     tokenizer = files.tokenizer(words.silent)
     if tokenizer.size - config.vocab_size not in (0, 1):  # the token before the first frame may be in it
         raise CheckpointError(

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.models.moshi.model import Words
+from inference_service.models.moshi.model import SilentTokens
 from inference_service.session.kinds.text import Detokenizer
 
 HOLD: Final = 12
@@ -31,7 +31,7 @@ class Written:
 class Monologue:
     """Turns tokens into text and turns: a word opens a turn, and `HOLD` frames without one end it."""
 
-    def __init__(self, words: Words, text: Detokenizer) -> None:
+    def __init__(self, words: SilentTokens, text: Detokenizer) -> None:
         self.words: Final = words
         self._text = text
         self._recent: deque[int] = deque(maxlen=_RECENT)

@@ -153,7 +153,7 @@ def _present(lengths: Sequence[int], like: Tensor) -> Tensor:
 
 
 class Projection(nn.Module):
-    """Two layers, under their published names."""
+    """Two linear layers with a ReLU between, under their published names."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Ear:
         if self._caches is not None and self._free:
             place = Place(self._free)
             cache = self._caches[place.number]
-            cache.zero_()  # what is behind a stream's end is masked, and must be numbers
+            cache.zero_()  # entries beyond the end of a stream are masked, but must not be NaN
             return AudioState(cache, place=place)
         return AudioState(self.encoder.layer_norm.weight.new_empty(self._shape))
 

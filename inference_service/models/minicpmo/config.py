@@ -246,4 +246,4 @@ def _speech(speech: _Section) -> SpeechConfig:
 
 def _check_multiple(name: str, value: int, of: int, what: str) -> None:
     if value % of:
-        raise CheckpointError(f"config.json: {name} must be a multiple of {what}, {of}; {value} is none.")
+        raise CheckpointError(f"config.json: {name} must be a multiple of {what}, {of}, not {value}.")

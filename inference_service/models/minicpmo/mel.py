@@ -32,6 +32,7 @@ _LAG = 80
 _LOUDNESS_FROM = 5 * RATE_HZ
 """Samples from which sound is normalised by its maximum; shorter sound has a fixed floor."""
 _FORGOTTEN = 10 * RATE_HZ
+"""The oldest samples, which a stream of 30 s drops at once."""
 _SILENCE = -10.0
 """log10 of the least power above silence."""
 
@@ -70,7 +71,7 @@ class StreamingMel:
     """The log-mel of one stream of sound, second by second; keeps at most 30 s of it."""
 
     is_quick = False
-    """Whether a second takes no thread: it takes more than a millisecond."""
+    """Whether `feed` is short enough to run without a thread; it takes more than a millisecond."""
 
     def __init__(self, bands: int = 80) -> None:
         self._bands = bands
@@ -100,7 +101,7 @@ class StreamingMel:
         settled = (len(heard) - _FFT // 2) // HOP + 1  # the frame after these is mirrored at the end
         first = max(0, settled - FRAMES - 2 * OVERLAP)
         mel = log10_mel(heard, self._bands, first)
-        # Sound that is none spoils its own unit only.
+        # Samples that are not finite affect only the log-mel of their own unit.
         np.nan_to_num(self._pcm, copy=False, posinf=0.0, neginf=0.0)
         self._loudest = np.concatenate(
             [self._loudest[:first], mel.nan_to_num(_SILENCE, _SILENCE).amax(dim=0).numpy()]
@@ -120,7 +121,7 @@ class StreamingMel:
 
 
 def clip_mels(pcm: Array, bands: int = 80) -> list[Array]:
-    """Log-mels [bands, frames] of a whole clip, float32 [samples], one for each 30 s of it.
+    """Return log-mels [bands, frames] of a whole clip, float32 [samples], one for each 30 s of it.
 
     Each is padded with silence to 30 s and normalised by its maximum; at least 100 ms are kept.
     """

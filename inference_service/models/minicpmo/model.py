@@ -32,6 +32,6 @@ class MiniCPMO(nn.Module):
         with torch.device("meta"):
             model = cls(config, speech=speech)
         backbones = [model.llm.model] if model.tts is None else [model.llm.model, model.tts.model]
-        for backbone in backbones:  # a table that is computed, and stored in no checkpoint
+        for backbone in backbones:  # its table is computed, and is in no checkpoint
             backbone.rotary_emb = type(backbone.rotary_emb)(backbone.config)
         return model

@@ -21,8 +21,8 @@ GRID = 70
 _HEAD = 128
 """Head size of the resampler."""
 _ROUNDED = {(49, 28): 40, (49, 42): 59, (58, 29): 34}
-"""Lines of patches on a border of two lines, where the recorded float32 fractions were rounded
-differently.
+"""Lines by (patches of a side, patch), for patches on the border of two lines, where the recorded float32
+fractions were rounded differently.
 """
 
 
@@ -97,7 +97,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two layers."""
+    """Two linear layers with a GELU between."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Layer(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Compute as `Attention` does."""
+        """Return the output for `x` [slices, patches, width] and `mask`, bool [slices, 1, 1, patches]."""
         x = x + self.self_attn(self.layer_norm1(x), mask)
         out: Tensor = x + self.mlp(self.layer_norm2(x))
         return out

@@ -95,7 +95,7 @@ class Mimi(nn.Module):
         """Return rows [n, rows, hidden] for `encoder` of frames [n, samples]; `write` makes codes of its
         output.
 
-        States are those of the convolutions before it.
+        `states` are those of the convolutions before `encoder`.
         """
         past = _Past(states)
         latent = _run(self.network.encoder.encoder_seanet.layers, frames[:, None], past)

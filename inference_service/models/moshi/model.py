@@ -1,4 +1,4 @@
-"""A whole Moshi without streams: its parts, and its tokens for silence."""
+"""A whole Moshi model without streams: its parts, and its tokens for silence."""
 
 from dataclasses import dataclass
 
@@ -23,8 +23,8 @@ Codes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Words:
-    """Text tokens without text."""
+class SilentTokens:
+    """Text tokens that stand for no text."""
 
     pad: int
     """Padding: no word begins or continues."""
@@ -40,7 +40,7 @@ class Words:
 class MoshiModel(nn.Module):
     """The network of one checkpoint. A frame of a stream has `codes` codes."""
 
-    def __init__(self, network: MoshiForConditionalGeneration, words: Words) -> None:
+    def __init__(self, network: MoshiForConditionalGeneration, words: SilentTokens) -> None:
         """Wrap the network. Raises `CheckpointError` if its codec cannot be streamed."""
         super().__init__()
         config = network.config

@@ -85,7 +85,7 @@ class CausalVocoder:
     def moved(self, state: CausalState, samples: int, tensors: Sequence[Tensor]) -> CausalState:
         """Return the state after a chunk of `samples` samples that left these tensors."""
         after = state.holding(tensors)
-        # All frames that came are kept but those before the `_PAST` ones of what is said.
+        # All received frames are kept, except those before the last `_PAST` frames of the output.
         ready = state.said + samples // HOP
         cut = max(0, ready - _PAST)
         return replace(after, said=ready - cut, start=state.start + cut)
@@ -93,7 +93,7 @@ class CausalVocoder:
     def advance_from(
         self, begins: Tensor, mel: Tensor, states: list[CausalState], *, is_last: bool
     ) -> tuple[Tensor, list[CausalState]]:
-        """Advance as `advance` does, with the noise that begins there."""
+        """Advance as `advance` does, with noise that begins at rows `begins`, int64 [batch]."""
         said = states[0].said
         mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
         frames = mel.shape[2]

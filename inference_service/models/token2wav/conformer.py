@@ -51,8 +51,9 @@ class RelativeAttention(nn.Module):
         return heads.transpose(-2, -3)
 
     def forward(self, x: Tensor, past: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, n, width] after `past` [2, batch, heads, t, head size]; and the new past, t + n long.
+        """Return the attention output, of the shape of `x` [batch, n, width], and the new past.
 
+        `past` [2, batch, heads, t, head size] has keys and values; the new past has n more.
         `distances` [n + t + n - 1, width] are sinusoids, of the largest distance first.
         """
         q, k, v = (self._split(linear(x)) for linear in (self.linear_q, self.linear_k, self.linear_v))
@@ -70,7 +71,7 @@ class RelativeAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers."""
+    """Two linear layers with a SiLU between."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class Block(nn.Module):
         self.norm_ff = nn.LayerNorm(config.width, eps=1e-12)
 
     def forward(self, x: Tensor, past: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute as `RelativeAttention` does."""
+        """Return the output and the new past, with the arguments of `RelativeAttention`."""
         attended, past = self.self_attn(self.norm_mha(x), past, distances)
         x = x + attended
         return x + self.feed_forward(self.norm_ff(x)), past
@@ -122,7 +123,10 @@ class LookAhead(nn.Module):
         self.conv2 = nn.Conv1d(width, width, CONV2_PAST + 1)
 
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, n + 3, width] after `past` [batch, width, 2]: [batch, n, width] and the new past."""
+        """Return rows [batch, n, width] of `x` [batch, n + 3, width], and the new past.
+
+        `past` is [batch, width, 2].
+        """
         ahead = F.leaky_relu(self.conv1(x.transpose(1, 2)))
         ahead = torch.cat([past, ahead], dim=2)
         out = self.conv2(ahead).transpose(1, 2) + x[:, : x.shape[1] - LOOK_AHEAD]
@@ -130,14 +134,17 @@ class LookAhead(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Doubles the frames, smoothed."""
+    """Repeats each frame, and smooths the result by a convolution."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.conv = nn.Conv1d(width, width, UP_PAST + 1)
 
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, n, width] after `past` [batch, width, 4]: [batch, 2 n, width] and the new past."""
+        """Return rows [batch, 2 n, width] of `x` [batch, n, width], and the new past.
+
+        `past` is [batch, width, 4].
+        """
         x = torch.cat([past, x.transpose(1, 2).repeat_interleave(_UP, dim=2)], dim=2)
         return self.conv(x).transpose(1, 2), x[:, :, -UP_PAST:]
 
@@ -170,7 +177,10 @@ class Encoder(nn.Module):
     def forward(
         self, tokens: Tensor, states: list[EncoderState], *, is_last: bool
     ) -> tuple[Tensor, list[EncoderState]]:
-        """Embedded tokens [batch, n + 3, width], or n if they are the last: [batch, 2 n, width]."""
+        """Return frames [batch, 2 n, width] of embedded tokens, and new states.
+
+        `tokens` are [batch, n + 3, width], or [batch, n, width] if they are the last.
+        """
         x = self.embed(tokens)
         if is_last:
             x = F.pad(x, (0, 0, 0, LOOK_AHEAD))
@@ -192,10 +202,9 @@ class Encoder(nn.Module):
 
 
 def sinusoids(new: int, past: int, width: int, device: torch.device) -> Tensor:
-    """Return sinusoids of distances from `past + new - 1` (the oldest key from the last query) down to `1 -
-    new`.
+    """Return sinusoids of distances, float32 [distances, width].
 
-    [distances, width], float32.
+    Distances go from `past + new - 1` (from the last query to the oldest key) down to `1 - new`.
     """
     distances = torch.arange(past + new - 1, -new, -1, dtype=torch.float32, device=device)[:, None]
     channels = torch.arange(0, width, 2, dtype=torch.float32, device=device)

@@ -23,7 +23,7 @@ class TimeEmbedder(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(_TIME_WIDTH, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, time: Tensor) -> Tensor:
-        """`time` [n], float32: [n, width]."""
+        """Return embeddings [n, width] of `time`, float32 [n]."""
         half = _TIME_WIDTH // 2
         rates = torch.exp(
             -math.log(10_000) * torch.arange(half, dtype=torch.float32, device=time.device) / half
@@ -53,7 +53,10 @@ class Attention(nn.Module):
         return heads.transpose(1, 2)
 
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, n, width] beside `past` [2, batch, heads, t, head size]; and keys and values of `x`."""
+        """Return the attention output of `x` [batch, n, width], and its keys and values.
+
+        `past` [2, batch, heads, t, head size] has earlier keys and values.
+        """
         q = self.q_norm(self._split(self.to_q(x)))
         k = self.k_norm(self._split(self.to_k(x)))
         new = torch.stack([k, self._split(self.to_v(x))])
@@ -63,7 +66,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two layers."""
+    """Two linear layers with a GELU between."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -90,7 +93,10 @@ class CausalConvs(nn.Module):
         )
 
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, n, width], `past` [2, batch, width, 2]: of the inputs of each convolution."""
+        """Return the output for `x` [batch, n, width], of the same shape, and the new past.
+
+        `past` [2, batch, width, 2] has the last inputs of each convolution.
+        """
         past = past.to(x.dtype)
         first = torch.cat([past[0], x.transpose(1, 2)], dim=2)
         x = F.mish(self.block["3"](self.block["1"](first).transpose(1, 2)))
@@ -114,7 +120,10 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, time: Tensor, attention: Tensor, convolution: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`x` [batch, n, width] at `time` [1, width], with the pasts of both kinds; and their new parts."""
+        """Return the output for `x` [batch, n, width] at `time` [1, width], and the new parts of both pasts.
+
+        `attention` and `convolution` are the pasts that `Attention` and `CausalConvs` take.
+        """
         by_attention, by_mlp, by_convolution = self.adaLN_modulation(time)[:, None].chunk(3, dim=-1)
         shift, scale, gate = by_attention.chunk(3, dim=-1)
         attended, attention = self.attn(self.norm(x) * (1 + scale) + shift, attention)
@@ -136,7 +145,7 @@ class FinalLayer(nn.Module):
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 2 * width))
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """`x` [batch, n, width]: [batch, n, 80]."""
+        """Return mel bands [batch, n, 80] of `x` [batch, n, width] at `time` [1, width]."""
         shift, scale = self.adaLN_modulation(time)[:, None].chunk(2, dim=-1)
         out: Tensor = self.linear(self.norm(x) * (1 + scale) + shift)
         return out
@@ -156,7 +165,7 @@ class Estimator(nn.Module):
     def forward(
         self, x: Tensor, time: Tensor, attention: Tensor, convolution: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`x` [batch, n, 320] at `time` [1]: the flow [batch, n, 80], and the new caches.
+        """Return the flow [batch, n, 80] of `x` [batch, n, 320] at `time` [1], and the new caches.
 
         `attention` [depth, 2, batch, heads, t, head size] are keys and values of earlier chunks on input, and
         those of `x` on output; `convolution` [depth, 2, batch, width, 2].

@@ -50,8 +50,8 @@ class FadedState:
 class FadedVocoder:
     """The vocoder with look-ahead: a chunk ends 8 frames early, and the next one repeats these.
 
-    The published package begins every chunk's excitation at phase zero, lets the phase rest for half a frame
-    at its end, and fades with weights whose sum is 1.08. Here the phase is continuous and the sum is one,
+    In the published package, the excitation of every chunk begins at phase zero, its phase rests for the last
+    half frame, and the weights of a cross-fade sum to 1.08. Here the phase is continuous and the sum is one,
     unless `reference_quirks` is set.
     """
 
@@ -89,7 +89,7 @@ class FadedVocoder:
     def advance_from(
         self, begins: Tensor, mel: Tensor, states: list[FadedState], *, is_last: bool
     ) -> tuple[Tensor, list[FadedState]]:
-        """Advance as `advance` does, with the noise that begins there."""
+        """Advance as `advance` does, with noise that begins at rows `begins`, int64 [batch]."""
         mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
         source, cycles = self._source(mel, states, begins)
         speech = self._hift.decode(mel, source)
@@ -129,7 +129,7 @@ class FadedVocoder:
         """Return periods since the start, [batch, harmonics, samples], linear between the frames' middles."""
         if not self._phase_goes_on:
             return F.interpolate(self._hift.cycles(f0), scale_factor=HOP, mode="linear")
-        # One frame more lets the phase go on through the second half of the last one.
+        # One more frame continues the phase through the second half of the last one.
         longer = torch.cat([f0, f0[:, -1:]], dim=1).double()
         cycles = F.interpolate(self._hift.cycles(longer), scale_factor=HOP, mode="linear")[:, :, :-HOP]
         return (cycles % 1).to(f0)

@@ -96,8 +96,8 @@ def resampled(pcm: Tensor, from_hz: int, to_hz: int) -> Tensor:
 def resampling_filters(from_hz: int, to_hz: int) -> tuple[Tensor, int, int]:
     """Return filters [phases, 2 * reach + old] of a sinc under a Hann window, `old` and `reach`.
 
-    Each of the phases has a filter of its own, and `old` samples become one sample of each; the band ends at
-    0.99 of the lower Nyquist rate, and the sinc after six zero crossings, as torchaudio has it.
+    Each phase has its own filter, and each `old` samples become one sample of each phase. As in torchaudio,
+    the band ends at 0.99 of the lower Nyquist rate, and the sinc after six zero crossings.
     """
     divisor = math.gcd(from_hz, to_hz)
     old, new = from_hz // divisor, to_hz // divisor

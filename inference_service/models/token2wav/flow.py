@@ -102,10 +102,10 @@ class Flow(nn.Module):
         cache_dtype: torch.dtype,
         reference_quirks: bool,
     ) -> None:
-        """Create the flow. `noise` [80, frames], normally distributed, is used in float32 whatever the
-        weights' `dtype`.
+        """Create the flow with weights in `dtype`.
 
-        `cache_dtype` is that of the estimator's caches.
+        `noise` [80, frames] is normally distributed, and is used in float32 for any `dtype`. `cache_dtype` is
+        that of the estimator's caches.
         """
         super().__init__()
         width = config.encoder.width
@@ -148,9 +148,9 @@ class Flow(nn.Module):
     def advance(
         self, tokens: Tensor, states: list[FlowState], *, is_last: bool
     ) -> tuple[Tensor, list[FlowState]]:
-        """Return the next chunk of streams of one shape, [batch, n + 3] tokens or n if they are the last.
+        """Return mel frames, float32 [batch, 2 n, 80], of the next chunk of each stream, and new states.
 
-        Returns float32 mel frames [batch, 2 n, 80].
+        The streams have one shape. `tokens` are [batch, n + 3], or [batch, n] if they are the last.
         """
         mel, new = drained(self._chunk(tokens, states, is_last=is_last))
         return mel, [self._trimmed(state) for state in new]
@@ -198,9 +198,9 @@ class Flow(nn.Module):
     def _solve(
         self, mean: Tensor, states: list[FlowState], known: Tensor
     ) -> Generator[None, None, tuple[Tensor, Tensor, Tensor]]:
-        """Solve from noise to mel [batch, n, 80], step by step.
+        """Solve from noise to mel [batch, n, 80], and yield between steps.
 
-        And new parts of the caches, [steps, depth, 2, 2, batch, ...].
+        The result also has the new parts of both caches, [steps, depth, 2, 2, batch, ...].
         """
         batch, frames = mean.shape[:2]
         offset = states[0].frames
@@ -231,12 +231,12 @@ class Flow(nn.Module):
         return x, torch.stack(attentions).unflatten(3, pairs), torch.stack(convolutions).unflatten(3, pairs)
 
     def _trimmed(self, state: FlowState) -> FlowState:
-        """Keep the prompt and the newest generated frames.
+        """Return the state with the prompt and only the newest generated frames in its caches.
 
-        The estimator has the newest in front, yet is cut as if the prompt were there, as published: its
-        attention knows no positions, and what remains are the newest frames and the end of the prompt. The
-        first blocks of the encoder have half the frames; the published package cuts them as if they had not,
-        which leaves the oldest generated ones in place of the newest.
+        As in the published package, the estimator's cache keeps as many entries at both ends, although its
+        newest chunk comes first: the newest frames and the end of the prompt remain. Its attention has no
+        positions. The first blocks of the encoder have one entry for two frames. The published package cuts
+        them as if they had one for each, so that the oldest generated entries remain in place of the newest.
         """
         prompt = state.prompt_frames
         if state.frames <= prompt + GENERATED_FRAMES:

@@ -1,4 +1,4 @@
-"""token2wav whole: speech tokens of many streams to sound, batched where their shapes agree."""
+"""The whole token2wav model: speech tokens of many streams to sound, in batches of equal shapes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable
@@ -15,7 +15,7 @@ from inference_service.models.token2wav.faded_vocoder import FadedVocoder
 from inference_service.models.token2wav.flow import Flow, VoicePrompt, drained
 from inference_service.models.token2wav.hift import Hift
 from inference_service.models.token2wav.noise import SourceNoise, flow_noise
-from inference_service.models.token2wav.seconds import BATCHES, Seconds
+from inference_service.models.token2wav.seconds import BATCHES, CapturedSeconds
 from inference_service.models.token2wav.stream import (
     StreamCodes,
     StreamState,
@@ -28,7 +28,7 @@ DEFAULT_STEPS = 5
 """Steps of Euler's method along the flow; the published class says 10, its demo takes 5."""
 
 
-class _Turn(NamedTuple):
+class _JobChunk(NamedTuple):
     """The next chunk of the job with this number."""
 
     job: int
@@ -76,12 +76,12 @@ class Token2Wav(nn.Module):
             self.vocoder = CausalVocoder(self.hift, self.source_noise)
         else:
             self.vocoder = FadedVocoder(self.hift, self.source_noise, reference_quirks=reference_quirks)
-        self._seconds: Seconds | None = None
+        self._seconds: CapturedSeconds | None = None
 
     @torch.inference_mode()
     def capture(self, voice: VoiceCache) -> None:
         """Capture whole seconds of streams in this voice; other voices are not captured."""
-        self._seconds = Seconds(self.flow, self.vocoder, voice.flow)
+        self._seconds = CapturedSeconds(self.flow, self.vocoder, voice.flow)
 
     @torch.inference_mode()
     def hear(self, prompt: VoicePrompt) -> VoiceCache:
@@ -114,8 +114,8 @@ class Token2Wav(nn.Module):
         for job in jobs:
             job.state.add(job.codes)
         said: list[list[Tensor]] = [[] for _ in jobs]
-        while turns := _turns(jobs):
-            for index, wave in self._say(turns).items():
+        while chunks := _next_chunks(jobs):
+            for index, wave in self._say(chunks).items():
                 said[index].append(wave)
         for job in jobs:
             if job.ends_turn:
@@ -126,34 +126,34 @@ class Token2Wav(nn.Module):
         size = self.config.encoder.vocabulary
         strange = [code for code in codes if not 0 <= code < size]
         if strange:
-            raise ValueError(f"Speech tokens are 0 to {size - 1}; {strange[0]} came.")
+            raise ValueError(f"Speech tokens must be 0 to {size - 1}, not {strange[0]}.")
 
-    def _say(self, turns: list[_Turn]) -> dict[int, Tensor]:
+    def _say(self, chunks: list[_JobChunk]) -> dict[int, Tensor]:
         """Return samples of one chunk of each stream, and advance the states."""
         mels: dict[int, Tensor] = {}
         waves: dict[int, Tensor] = {}
         device = self.flow.noise.device
-        for group in self._cut(_grouped(turns, lambda turn: (turn.state.flow.shape, len(turn.chunk.tokens)))):
-            (tokens,) = upload(device, np.array([turn.chunk.tokens for turn in group]))
-            flows = [turn.state.flow for turn in group]
+        for group in self._cut(_grouped(chunks, lambda it: (it.state.flow.shape, len(it.chunk.tokens)))):
+            (tokens,) = upload(device, np.array([it.chunk.tokens for it in group]))
+            flows = [it.state.flow for it in group]
             if self._seconds is None or group[0].chunk.is_last:
                 mel, flows = self.flow.advance(tokens, flows, is_last=group[0].chunk.is_last)
             else:
                 mel, flows = self._seconds.flow(tokens, flows)
-            for turn, frames, flow in zip(group, mel, flows, strict=True):
-                mels[turn.job], turn.state.flow = frames, flow
-        for group in self._cut(_grouped(turns, lambda turn: (turn.state.vocoder.shape, len(mels[turn.job])))):
-            mel = torch.stack([mels[turn.job].T for turn in group])
-            vocoders = [turn.state.vocoder for turn in group]
+            for it, frames, flow in zip(group, mel, flows, strict=True):
+                mels[it.job], it.state.flow = frames, flow
+        for group in self._cut(_grouped(chunks, lambda it: (it.state.vocoder.shape, len(mels[it.job])))):
+            mel = torch.stack([mels[it.job].T for it in group])
+            vocoders = [it.state.vocoder for it in group]
             if self._seconds is None or group[0].chunk.is_last:
                 wave, vocoders = self.vocoder.advance(mel, vocoders, is_last=group[0].chunk.is_last)
             else:
                 wave, vocoders = self._seconds.vocode(mel, vocoders)
-            for turn, samples, vocoder in zip(group, wave, vocoders, strict=True):
-                waves[turn.job], turn.state.vocoder = samples, vocoder
+            for it, samples, vocoder in zip(group, wave, vocoders, strict=True):
+                waves[it.job], it.state.vocoder = samples, vocoder
         return waves
 
-    def _cut(self, groups: list[list[_Turn]]) -> list[list[_Turn]]:
+    def _cut(self, groups: list[list[_JobChunk]]) -> list[list[_JobChunk]]:
         """Cut groups to the numbers of streams that have captured passes."""
         if self._seconds is None:
             return groups
@@ -167,15 +167,15 @@ class Token2Wav(nn.Module):
         return cut
 
 
-def _turns(jobs: list[StreamCodes]) -> list[_Turn]:
+def _next_chunks(jobs: list[StreamCodes]) -> list[_JobChunk]:
     """Return the next chunk of every stream that has one."""
     chunks = [(i, job.state, job.state.next_chunk(is_last=job.ends_turn)) for i, job in enumerate(jobs)]
-    return [_Turn(i, state, chunk) for i, state, chunk in chunks if chunk]
+    return [_JobChunk(i, state, chunk) for i, state, chunk in chunks if chunk]
 
 
-def _grouped(turns: list[_Turn], shape: Callable[[_Turn], Hashable]) -> list[list[_Turn]]:
-    """Group turns of equal shape and equal ends, in the order of their first."""
-    groups: dict[Hashable, list[_Turn]] = defaultdict(list)
-    for turn in turns:
-        groups[shape(turn), turn.chunk.is_last].append(turn)
+def _grouped(chunks: list[_JobChunk], shape: Callable[[_JobChunk], Hashable]) -> list[list[_JobChunk]]:
+    """Group chunks of equal shape, last ones apart from others, in the order of the first of each group."""
+    groups: dict[Hashable, list[_JobChunk]] = defaultdict(list)
+    for it in chunks:
+        groups[shape(it), it.chunk.is_last].append(it)
     return list(groups.values())

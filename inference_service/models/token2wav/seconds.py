@@ -23,7 +23,7 @@ result.
 """
 
 
-class Seconds:
+class CapturedSeconds:
     """Captured passes of flow and vocoder."""
 
     def __init__(self, flow: Flow, vocoder: Vocoder, voice: FlowState) -> None:

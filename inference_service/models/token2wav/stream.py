@@ -45,7 +45,7 @@ class Vocoder(Protocol):
     def advance_from(
         self, begins: Tensor, mel: Tensor, states: list[Any], *, is_last: bool
     ) -> tuple[Tensor, list[Any]]:
-        """Advance as `advance` does, with the noise that begins there."""
+        """Advance as `advance` does, with noise that begins at rows `begins`, int64 [batch]."""
 
     def moved(self, state: Any, samples: int, tensors: Sequence[Tensor]) -> Any:
         """Return the state after a chunk of `samples` samples that left these tensors."""

@@ -97,7 +97,7 @@ def test_slices_follow_the_preprocessor_and_else_the_config() -> None:
         (
             "vision_config.num_attention_heads",
             3,
-            "vision_config.hidden_size must be a multiple of num_attention_heads, 3; 32",
+            "vision_config.hidden_size must be a multiple of num_attention_heads, 3, not 32",
         ),
         ("audio_config.scale_embedding", True, "config.json: audio_config.scale_embedding must be False"),
         (
@@ -114,11 +114,11 @@ def test_slices_follow_the_preprocessor_and_else_the_config() -> None:
         ("tts_config.normalize_projected_hidden", None, "tts_config.normalize_projected_hidden must be True"),
         ("tts_config.llm_dim", 512, "config.json: tts_config.llm_dim must be 256"),
         ("slice_config.patch_size", 16, "slice_config.patch_size must be 14"),
-        ("hidden_size", 192, "hidden_size must be a multiple of the resampler's head size, 128; 192 is none"),
+        ("hidden_size", 192, "hidden_size must be a multiple of the resampler's head size, 128, not 192"),
         (
             "num_key_value_heads",
             3,
-            "num_attention_heads must be a multiple of num_key_value_heads, 3; 4 is none",
+            "num_attention_heads must be a multiple of num_key_value_heads, 3, not 4",
         ),
         ("tts_config.num_key_value_heads", 3, "tts_config.num_attention_heads must be a multiple"),
         ("tts_config.num_attention_heads", 12, "config.json: The hidden size (64) is not a multiple"),

@@ -86,7 +86,7 @@ def test_tokens_are_said_as_soon_as_there_are_enough_or_their_turn_ends(
 def test_token_out_of_range_changes_nothing(code: int) -> None:
     model = recorded.model()
     state, other = begin(model), begin(model, "b")
-    with pytest.raises(ValueError, match=f"Speech tokens are 0 to 6560; {code} came"):
+    with pytest.raises(ValueError, match=f"Speech tokens must be 0 to 6560, not {code}"):
         model.step([StreamCodes(other, [1] * 25), StreamCodes(state, [1, code])])
     assert not state.has_begun
     assert not other.has_begun

@@ -1,1 +1,1 @@
-"""Families of models: the runtime of each architecture, and how a checkpoint's family is found."""
+"""Families of models: the runtime of each architecture, and the lookup of a checkpoint's family."""

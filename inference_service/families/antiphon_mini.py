@@ -62,7 +62,7 @@ SPEECH_CAPACITY = 512
 """Entries of speech context in a slot: about fifteen units of one turn."""
 _SECONDS_AT_ONCE = 2
 _SHAPES = DECODER_SHAPES + 6
-"""Shapes of linear layers: most are those of the language model, and the speech head has the same."""
+"""Shapes of linear layers: those of the language model, which the speech head shares, and of other parts."""
 
 
 def components(
@@ -73,9 +73,9 @@ def components(
     *,
     reads_words: bool = False,
 ) -> DuplexComponents:
-    """Return the parts for the runtime; without a `recogniser` only the encoder hears.
+    """Return the parts for the runtime; without a `recogniser`, only the encoder takes sound.
 
-    With `reads_words`, records may have words from the recogniser of another worker.
+    With `reads_words`, replayed units may have words from the recogniser of another worker.
     """
     second_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
     special, size = tokenizer.special, config.language.vocab_size
@@ -120,7 +120,7 @@ def recogniser(folder: Path) -> RecogniserProcess | None:
         return None
     if not is_installed():
         logger.warning(
-            "%s is not installed: the model hears with its encoder alone, which understands few people. "
+            "recogniser missing: %s is not installed, and the audio encoder alone understands few speakers. "
             "Install it: pip install %s",
             PACKAGE,
             PACKAGE,
@@ -206,7 +206,7 @@ class MiniEye:
 
 
 class MiniEar:
-    """The audio encoder; it encodes clips as it encodes streams."""
+    """The audio encoder; it encodes a clip like a stream."""
 
     def __init__(self, encoder: AudioEncoder) -> None:
         self._encoder = encoder
@@ -244,7 +244,7 @@ class MiniMouth:
 
 
 class MiniPrompts:
-    """The checkpoint's own text round the system prompt."""
+    """Makes prompts of the system prompt, between a prefix and a suffix from the checkpoint."""
 
     def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
         self._tokenizer = tokenizer
@@ -269,11 +269,10 @@ def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
 def model_info(
     config: ModelConfig, *, chats: bool = False, calls_tools: bool = False, reads_words: bool = False
 ) -> ModelInfo:
-    """Return the description of a model, which `chats` if it has a chat template.
+    """Return the description of a model.
 
-    With `reads_words`, its units may have words from a recogniser.
-
-    Raises `CheckpointError` for invalid defaults.
+    `chats` states that it has a chat template, `calls_tools` that the template takes tools, and
+    `reads_words` that units may have words from a recogniser. Raises `CheckpointError` for invalid defaults.
     """
     try:
         defaults = DuplexSettings(**config.duplex_defaults)

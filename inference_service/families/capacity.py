@@ -1,4 +1,4 @@
-"""The default number of slots: as many as fit into memory, and as can probably be served in time."""
+"""The default number of slots: limited by memory, and by what can probably be served in time."""
 
 import logging
 from collections.abc import Callable
@@ -16,14 +16,15 @@ from inference_service.options import MOST_SLOTS
 logger = logging.getLogger(__name__)
 
 FEWEST = 4
-"""Slots of a worker without any estimate, and the minimum if they fit."""
+"""Slots of a worker without an estimate of its memory, and the minimum where they fit."""
 CROWD = 8
-"""Conversations in the measurement."""
+"""Limit of conversations in the measurement."""
 _GAIN = 2.0
-"""Highest gain per session of a large crowd over one of eight."""
+"""Highest expected gain: the cost per session in a batch of `CROWD`, divided by that in a large batch."""
 _MEMORY = {"cpu": 0.5}
-"""Share of a device's free memory that the slots may take."""
+"""Share of the free memory that the slots may take, by type of device."""
 _USUAL_MEMORY = 0.9
+"""The share on other devices."""
 
 Measure = Callable[[Runtime, int], float]
 
@@ -32,7 +33,7 @@ def usual_slots(build: Build, measure: Measure = unit_seconds) -> int:
     """Return the default number of slots; at run time, admission control decides by measurements."""
     fit = slots_that_fit(build.footprint, build.device, free_bytes(build.device))
     slots = _in_time(build, fit, measure)
-    logger.info("the worker was given no number of slots", extra={"slots": slots, "slots_that_fit": fit})
+    logger.info("slots chosen, because none were given", extra={"slots": slots, "slots_that_fit": fit})
     return slots
 
 

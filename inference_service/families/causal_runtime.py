@@ -1,4 +1,4 @@
-"""The runtime of any causal language model of transformers: chats and token streams."""
+"""The runtime of any causal language model in transformers: chats and token streams."""
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from inference_service.session.kinds.prompt import Dialogue, call_grammar
 from inference_service.session.kinds.tokens import TokensKind
 
 _PROBE = 12
-"""Tokens of the probe of a model."""
+"""Tokens of the test input for a model."""
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Largest difference between packed and plain scores, as a fraction of the largest score."""
 
@@ -81,12 +81,12 @@ def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
     )
 
 
-# ------------------------------------------------------------------------------------- what can be served
+# ------------------------------------------------------------------------------------ checks of a model
 
 
 @torch.inference_mode()
 def require_packable(loaded: CausalCheckpoint) -> None:
-    """Check that the model scores the same when fed in pieces beside another session as it does alone.
+    """Check that the model scores tokens in pieces, beside another session, as it scores them alone.
 
     Its attention must use transformers' attention interface, and depend only on keys and values of equal
     size. Raises `CheckpointError`.
@@ -97,18 +97,18 @@ def require_packable(loaded: CausalCheckpoint) -> None:
     try:
         plain = model(input_ids=ids[None], use_cache=False).logits[0].float()
         packed = _packed_scores(model, ids)
-    except Exception as error:  # whatever its layers make of rows they were not written for
+    except Exception as error:  # layers that do not support packed rows raise errors of any type
         if "mkldnn" in str(error).lower():
             raise _unservable(
-                loaded, "its layers reckon with weights that are packed for linear layers"
+                loaded, "its layers compute with weights that are packed for linear layers"
             ) from None
         raise _unservable(loaded, f"its layers do not run over packed rows ({error})") from None
     if plain.isnan().any():
-        reckoned = "its layers reckon with weights that are packed for linear layers, or these are broken"
-        raise _unservable(loaded, f"its scores are no numbers: {reckoned}")
+        cause = "its layers compute with weights that are packed for linear layers, or its weights are broken"
+        raise _unservable(loaded, f"its scores are NaN: {cause}")
     worst = float((plain - packed).abs().max())
     if not worst <= _TOLERANCE[model.dtype] * float(plain.abs().max()):
-        raise _unservable(loaded, f"packed, its scores differ by up to {worst:.3g} from its own")
+        raise _unservable(loaded, f"its scores of packed rows differ by up to {worst:.3g} from its own")
 
 
 def _packed_scores(model: PreTrainedModel, ids: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def _require_known_windows(loaded: CausalCheckpoint) -> None:
         raise _unservable(loaded, f"it has layers of type {', '.join(unknown)}")
     slides = "sliding_attention" in kinds or (not kinds and getattr(config, "sliding_window", None))
     if slides and not loaded.model._supports_flash_attn:
-        raise _unservable(loaded, "its layers do not tell the attention their sliding window")
+        raise _unservable(loaded, "its layers do not pass their sliding window to the attention function")
 
 
 def _unservable(loaded: CausalCheckpoint, reason: str) -> CheckpointError:

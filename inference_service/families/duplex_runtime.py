@@ -69,8 +69,9 @@ class DuplexRuntime(Runtime):
         return self.components.eye.see(slices)
 
     def look(self, views: Sequence[View], seen: Sequence[Tensor]) -> list[list[Rows]]:
-        """Return the slices of each picture with their marks; `seen` are their embeddings, each [n,
-        hidden]."""
+        """Return the slices of each picture with their marks; `seen` has the embeddings [n, hidden] of each
+        slice.
+        """
         special, embeddings = self.tokenizer.special, iter(seen)
         whole = special.image, special.image_end
         detail = self.components.detail_marks or whole
@@ -88,8 +89,8 @@ class DuplexRuntime(Runtime):
         """Run one step of the speech head for all speaking sessions, and the vocoder for those that have
         finished.
 
-        A tick begins at most `VOICES_AT_ONCE` sounds, and those delayed longest come first. The next tick
-        takes a sound that is not complete, so that the device goes on meanwhile.
+        A tick starts the vocoder for at most `VOICES_AT_ONCE` sessions; those delayed longest come first. A
+        later tick takes a sound that is not complete yet, so that the device works meanwhile.
         """
         speaking = []
         for session in cast(Sequence[SpeakingSession], sessions):
@@ -102,7 +103,7 @@ class DuplexRuntime(Runtime):
         if not speaking:
             return
         assert self.speaker is not None
-        # A job is finished already if its sound is awaited, or if a larger batch has failed since.
+        # A job has finished before if its sound is awaited, or if this step failed after it and is repeated.
         going_on = [(c, job) for c, job in speaking if not job.finished and job.recorded is None]
         replayed = [job for _, job in speaking if not job.finished and job.recorded is not None]
         if replayed:
@@ -115,7 +116,7 @@ class DuplexRuntime(Runtime):
         finished = [(session, job) for session, job in speaking if job.finished]
         awaited = {id(job) for _, job in finished if job.sound is not None}
         unsaid = [(session, job) for session, job in finished if job.sound is None]
-        # One group a tick, so that a crowd that ends its units together makes no tick long.
+        # One group a tick, so that many units that end together do not make a tick long.
         unsaid.sort(key=lambda each: each[1].put_off, reverse=True)
         for _, job in unsaid[VOICES_AT_ONCE:]:
             job.put_off += 1
@@ -127,7 +128,7 @@ class DuplexRuntime(Runtime):
                     session.spoken(job.sound.take(), job.spoken_at)
 
     def _say(self, finished: list[tuple[SpeakingSession, SpeechJob]]) -> None:
-        """Compute the sound of each job; if that fails, no voice has changed."""
+        """Compute the sound of each job; on failure restore the state of each voice."""
         assert self.components.speech is not None
         marks = [session.mouth.mark() for session, _ in finished if session.mouth is not None]
         spoken_at = time.monotonic()

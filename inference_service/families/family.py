@@ -60,7 +60,7 @@ class Build:
     make: Callable[[int], Runtime]
     device: torch.device
     footprint: Footprint | None = None
-    """The memory; None where the runtime must be made to know it, which then checks by itself."""
+    """The memory; None if it is known only once the runtime exists, which then checks it itself."""
 
     def __call__(self, slots: int) -> Runtime:
         """Return a runtime. Raises `ConfigurationError` if the slots do not fit into the free memory."""

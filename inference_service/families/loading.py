@@ -1,4 +1,4 @@
-"""Loading of a checkpoint into an engine that is warmed up."""
+"""Loading of a checkpoint into an engine, and its warm-up."""
 
 import logging
 
@@ -24,7 +24,7 @@ def usable_device(name: str) -> torch.device:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         torch.empty(1, device=device).cpu()
-    except (RuntimeError, AssertionError) as error:  # the latter is what a build without CUDA says
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA raises the latter
         reason = str(error).splitlines()[0].partition(". ")[0]
         raise ConfigurationError(
             f"Cannot use the device {name!r} ({reason}). Pass --device cpu, or one that torch can use here."
@@ -42,7 +42,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     torch.set_num_threads(options.threads or 1)
     device = usable_device(options.device)
     prompts = read_shared_prompts(options.shared_prompts) if options.shared_prompts is not None else []
-    # Seconds of imports, for which a device that is not there should not be told late.
+    # These imports take seconds; errors in the device or the prompts are raised before them.
     from inference_service.device import compiling
     from inference_service.device.graph import make_current
     from inference_service.device.preparations import PREPARATIONS
@@ -55,8 +55,8 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     compiling.choose(options.compile)
     if device.type == "cpu" and selection.state() == "missing":
         logger.warning(
-            "the kernels for the CPU are missing, so steps take about twice as long: install gcc and "
-            "python3-dev, then antiphon again"
+            "CPU kernels missing: steps take about twice as long. Install gcc and python3-dev, and then "
+            "antiphon again."
         )
     logger.info("loading the model", extra={"model": options.model, "kernels": selection.state()})
     with PREPARATIONS.under_way():

@@ -57,17 +57,19 @@ from inference_service.session.kinds.components import (
 )
 
 UNIT_TOKENS = 10
-"""Embeddings of a second."""
+"""Embeddings of one second of sound."""
 SPEECH_CAPACITY = 1024
 """Entries of speech context in a slot: about thirty units of one turn."""
 CONTEXT_LIMIT = 8192
 """Tokens of a conversation, as in the reference server."""
 _FRAME_DETAIL = 4
-"""Highest ratio of a video frame's pixels to a slice's: a picture that is scaled twice stays sharp."""
+"""Limit of a video frame's pixels, as a multiple of those of its slices. Frames are scaled twice; with more
+pixels than the slices have, they stay sharp.
+"""
 _SHAPES = 2 * DECODER_SHAPES + 20
 """Shapes of linear layers: of both decoders, and of ear, eye and vocoder."""
 _SYSTEM_PROMPT = "Streaming Omni Conversation."
-"""The system prompt of a session that brings none."""
+"""The system prompt of a session without one."""
 _CHAT_ENDS = ("<|im_end|>", "<|endoftext|>", "<|tts_eos|>")
 
 

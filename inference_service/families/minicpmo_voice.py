@@ -75,7 +75,7 @@ def load(
     known = token2wav.config.encoder.vocabulary
     if head.config.codes > known:
         raise CheckpointError(
-            f"The speech head of {model} says {head.config.codes} codes; the vocoder in {folder} knows only "
+            f"The speech head of {model} has {head.config.codes} codes; the vocoder in {folder} has only "
             f"{known}. Take both from one checkpoint."
         )
     registered = voices.load_voices(folder, token2wav.config)
@@ -150,7 +150,7 @@ def recording(path: Path) -> Pcm:
 class Token2WavMouth:
     """The mouth of token2wav; sessions with the same voice share the cache of that voice.
 
-    There is memory for one voice for each session. Unused memory keeps the caches of the latest voices.
+    There is memory for one voice of each session. Caches of the latest voices stay while there is room.
     """
 
     def __init__(self, model: Token2Wav, default: VoicePrompt) -> None:
@@ -161,7 +161,7 @@ class Token2WavMouth:
         self._heard: WeakValueDictionary[bytes, VoiceCache] = WeakValueDictionary()
         self._last: OrderedDict[bytes, VoiceCache] = OrderedDict()
         self.room = 1
-        """Voices in memory besides the model's own."""
+        """Number of voices besides the model's own from which on unused ones are dropped."""
 
     def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
         return self._model.initial_state(drained(self._cache(voice)))
@@ -240,8 +240,9 @@ def voice_memory(
 
 
 def planned(model: Path, options: SpeechOptions) -> VoiceMemory:
-    """Return the memory of the vocoder in `model` without loading it; those of the published one if there is
-    none.
+    """Return the memory of the vocoder in `model` without loading it.
+
+    Without a vocoder in `model`, it is the memory of the published one.
     """
     folder = options.vocoder or model / FOLDER
     can_clone = find_spec("onnxruntime") is not None

@@ -1,4 +1,4 @@
-"""The families that ship: how each recognises, loads and measures its folders."""
+"""The shipped families: how each recognises, loads and measures its checkpoints."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -145,7 +145,7 @@ def limited(config: ModelConfig, context_limit: int | None) -> ModelConfig:
 
 
 def _load_causal(folder: Path, settings: Settings) -> Build:
-    with suppress(FootprintUnknown):  # loading says why the model cannot be served
+    with suppress(FootprintUnknown):  # loading raises an error with the reason
         _causal_footprint(folder, settings).require_weights(folder, settings.device)
     loaded = causal_folder.load(folder, settings.device, settings.numbers)
     limit = settings.context_limit or loaded.context_limit
@@ -196,7 +196,7 @@ SHIPPED: Final = (
     ),
     Family("antiphon-mini", _is_mini, _load_mini, _mini_footprint, frozenset({EAR})),
 )
-"""The families whose folders name them."""
+"""The families that are recognised by a folder's `config.json`."""
 
 CAUSAL: Final = Family(
     "causal language models", lambda config: True, _load_causal, _causal_footprint, frozenset({DTYPE})

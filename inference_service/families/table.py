@@ -16,7 +16,7 @@ from inference_service.models.causality import require_causal
 from inference_service.options import USUAL_SPEECH, SpeechOptions
 
 FAMILIES: Final = "antiphon.families"
-"""Group of the entry points of packages that bring a family of models."""
+"""Group of entry points by which packages add families of models."""
 
 
 @cache
@@ -30,7 +30,7 @@ def families() -> tuple[Family, ...]:
     for entry in entry_points(group=FAMILIES):
         try:
             found = entry.load()
-        except Exception as error:  # whatever the package does while it is imported
+        except Exception as error:  # the import of a package may raise any error
             raise ConfigurationError(
                 f"Cannot load the family {entry.name!r} of models from {entry.value} ({error}). Repair or "
                 "remove the package that brings it."

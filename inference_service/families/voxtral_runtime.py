@@ -46,14 +46,17 @@ class VoxtralRuntime(Runtime):
 
 
 def _reach(config: Any) -> int:
-    """Return the sliding window of a stack; without one an utterance would grow without end."""
+    """Return the sliding window of a stack.
+
+    Raises `CheckpointError` if there is none: the cache of an utterance would grow without limit.
+    """
     if not config.sliding_window:
         raise CheckpointError(f"config.json states no sliding_window for its {config.model_type}.")
     return int(config.sliding_window)
 
 
 def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footprint:
-    """Return the memory of sessions with caches of these rows, all of which may hear in one step."""
+    """Return the memory of sessions with caches of these rows; all sessions may encode sound in one step."""
     network, heard = checkpoint.model.network, HEARD_AT_ONCE * checkpoint.model.rows_per_token
     text, audio = network.config.text_config, network.config.audio_config
     dtype, device = network.dtype, network.device

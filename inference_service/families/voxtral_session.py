@@ -33,7 +33,7 @@ from inference_service.session.kinds.transcription import (
 )
 
 HEARD_AT_ONCE = 32
-"""Limit of tokens' worth of sound that a session hears in one tick; the rest of a long chunk waits."""
+"""Limit of the sound that a session encodes in one tick, in tokens; the rest of a long chunk waits."""
 BEGIN, PAD = "<s>", "[STREAMING_PAD]"
 
 
@@ -93,11 +93,11 @@ class VoxtralTranscription(TranscriptionSession):
     """Limit of frames that are encoded in one tick."""
     ear: RollingContext
     """The encoder's context."""
-    deaf: ConvState
+    unheard: ConvState
     """The state of the convolutions at the start of a stream."""
     past: ConvState
     audio: Rows
-    """Sound that waits to be fed."""
+    """Audio embeddings that wait to be fed."""
     token: int | None = None
     """The token that is fed with the next row of audio; None before the prompt."""
     is_lost: bool = False
@@ -106,7 +106,7 @@ class VoxtralTranscription(TranscriptionSession):
     def restart(self) -> None:
         self.context.restart()
         self.ear.restart()
-        self.past, self.audio = self.deaf, self.audio[:0]
+        self.past, self.audio = self.unheard, self.audio[:0]
         self.token, self.is_lost = None, False
 
     def open_unit(self) -> bool:
@@ -189,7 +189,7 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
         self._silence = silence["input_features"][0].T
 
     def open(self, session_id: str, slot: int, setup: TranscribeSetup, sink: Sink) -> VoxtralTranscription:
-        runtime, deaf, pacing = self._runtime, self._model.initial_state(), self._model.pacing
+        runtime, unheard, pacing = self._runtime, self._model.initial_state(), self._model.pacing
         reach = runtime.info.context_limit
         return VoxtralTranscription(
             session_id,
@@ -206,8 +206,8 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
             silence=self._silence,
             heard_at_once=HEARD_AT_ONCE * pacing.mels_per_token,
             ear=RollingContext(self._ear, slot, Window(), self._ear_reach, reach=self._ear_reach),
-            deaf=deaf,
-            past=deaf,
+            unheard=unheard,
+            past=unheard,
             audio=Rows.of_ids([]),
         )
 

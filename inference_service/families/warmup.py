@@ -1,4 +1,4 @@
-"""Warm-up units before the first session, so that no caller pays for lazy set-up."""
+"""Warm-up units before the first session, so that no session waits for lazy initialisation."""
 
 import math
 import time
@@ -32,7 +32,7 @@ from inference_service.session.kinds.duplex import DuplexSession
 
 UNITS = 3
 _SPOKEN = 0.4
-"""Share of the units of a conversation with speech."""
+"""Share of units with speech in a conversation."""
 
 
 @torch.inference_mode()
@@ -43,20 +43,20 @@ def warm_up(runtime: Runtime) -> None:
     if Mode.TOKENS in runtime.info.modes:
         _continue(runtime)
     if Mode.TRANSCRIBE in runtime.info.modes:
-        _write_down(runtime)
+        _transcribe(runtime)
 
 
 @torch.inference_mode()
 def unit_seconds(runtime: Runtime, sessions: int, clock: Callable[[], float] = time.monotonic) -> float:
     """Return the cost of a second of each of `sessions` parallel conversations, with speech in 4 of 10 units.
 
-    It is the best of several tries, and 0 if the model has no conversations.
+    It is the least of `UNITS` measurements; 0 if no conversation fits into the context.
     """
     return _converse(runtime, sessions, clock)
 
 
 def _converse(runtime: Runtime, count: int, clock: Callable[[], float] = time.monotonic) -> float:
-    """Run `UNITS` units in the first `count` slots; return the best one's seconds for each session."""
+    """Run `UNITS` units in the first `count` slots; return the seconds per session of the fastest unit."""
     setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0, sees=runtime.info.sees)
     sessions = [runtime.open("warm-up", slot, setup, lambda event: None) for slot in range(count)]
     for session in sessions:
@@ -87,7 +87,7 @@ def _run(tick: Tick, *sessions: Session[Any]) -> None:
     while tick.has_work(sessions):
         tick.run(sessions)
     if any(session.stage is Stage.FAILED for session in sessions):
-        raise RuntimeError("The model fails in its warm-up; the log says how.")
+        raise RuntimeError("The model failed in its warm-up; the log has the error.")
 
 
 def _picture() -> bytes:
@@ -97,7 +97,7 @@ def _picture() -> bytes:
     return data.getvalue()
 
 
-def _write_down(runtime: Runtime) -> None:
+def _transcribe(runtime: Runtime) -> None:
     """Transcribe an utterance of one silent second."""
     session = runtime.open(
         "warm-up", 0, TranscribeSetup(Sampling(temperature=0.0), seed=0), lambda event: None
@@ -122,7 +122,7 @@ def _continue(runtime: Runtime) -> None:
 
 
 def _speak(runtime: DuplexRuntime, sessions: Sequence[DuplexSession]) -> None:
-    """Speak one full second in each session, whatever the model would decide."""
+    """Speak one full second in each session, independent of the model's decisions."""
     if runtime.speaker is None or runtime.components.speech is None:
         return
     keys = runtime.language.cache.keys

@@ -59,7 +59,7 @@ class Footprint:
         """Return how many sessions fit into `free` bytes besides the weights."""
         left = free - sum(self.shared.values()) - self.step(VOICES_AT_ONCE)
         slots = max(0, left // sum(self.session.values()))
-        while self.states(slots + 1) <= free:  # few sessions leave more to themselves
+        while self.states(slots + 1) <= free:  # fewer than `VOICES_AT_ONCE` sessions need smaller steps
             slots += 1
         while slots and self.states(slots) > free:
             slots -= 1
@@ -99,7 +99,7 @@ class Footprint:
 
 
 def gib(size: int) -> str:
-    """Return bytes as text in GiB."""
+    """Return bytes as text in GiB, or in MiB below 0.1 GiB."""
     return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 

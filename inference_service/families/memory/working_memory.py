@@ -18,8 +18,9 @@ _FLOAT = 4
 """Bytes of a number in float32."""
 _MINI_PICTURES = 16
 _KERNEL = 5 * 2**17
+"""Bytes of a kernel that oneDNN caches."""
 _SHARED = 2
-"""Shapes of weights that the embeddings of a model share."""
+"""Shapes of weights that are tied to embeddings; where panels are used, oneDNN multiplies no others."""
 DECODER_SHAPES = 6
 """Shapes of a decoder's linear layers: queries, keys, attention output, gate, down projection, and head."""
 
@@ -31,7 +32,7 @@ def forward_bytes(
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     layer = layer_bytes(config, dtype, rows)
-    # A mask by itself, and for all the heads that share a key.
+    # The mask, and a copy of it for each of the heads that share a key head.
     masks: int = (1 + heads // config.num_key_value_heads) * rows * context * dtype.itemsize
     gathered: int = 2 * config.num_key_value_heads * context * head * dtype.itemsize
     return layer + masks + gathered + _scores(heads, rows, context, device)
@@ -47,8 +48,9 @@ def layer_bytes(config: PretrainedConfig, dtype: torch.dtype, rows: int) -> int:
 def token_bytes(
     config: PretrainedConfig, dtype: torch.dtype, context: int, device: torch.device
 ) -> dict[str, int]:
-    """Return the bytes of each session in a step of one token: a copy of its context, which the CPU reads in
-    place.
+    """Return the bytes of each session in a step of one token: a copy of its context.
+
+    There is none on the CPU, which reads contexts in place.
     """
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     copied: int = 2 * config.num_key_value_heads * head * context * dtype.itemsize
@@ -56,7 +58,7 @@ def token_bytes(
 
 
 def kernel_bytes(shapes: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the most bytes that oneDNN caches of kernels for linear layers of `shapes` shapes."""
+    """Return the maximal bytes of oneDNN's cached kernels for linear layers of `shapes` shapes."""
     if device.type != "cpu":
         return 0
     return (_SHARED if panels.fit(dtype) else shapes) * len(SIZES) * _KERNEL

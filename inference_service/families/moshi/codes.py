@@ -1,4 +1,4 @@
-"""Sampling of a frame's codes, all in one region of the device."""
+"""Sampling of a frame's codes, all in one captured region."""
 
 from collections.abc import Sequence
 
@@ -14,6 +14,7 @@ from inference_service.models.moshi.depth import DepthTransformer, Past
 TOP_K = 250
 """The number of likeliest codes to keep, as in Kyutai's server."""
 _POISONED = -1
+"""Stands for the codes of a frame whose numbers are not finite."""
 _NUMBERS = 2
 """Numbers of each frame: temperature, and whether it is greedy."""
 
@@ -58,19 +59,19 @@ class FrameCodes:
 
     def _compute(self, name: object, hidden: Tensor, texts: Tensor, numbers: Tensor) -> tuple[Tensor]:
         before, past, codes = texts, Past(), list[Tensor]()
-        is_sound = hidden.isfinite().all(1)
+        is_finite = hidden.isfinite().all(1)
         temperature, greedy = numbers[:, :1], numbers[:, 1:2] > 0
         for number, step in enumerate(self._depth.steps):
             scores, past = step(hidden, before, past)
-            is_sound = is_sound & scores.isfinite().all(1)
+            is_finite = is_finite & scores.isfinite().all(1)
             at = _NUMBERS + number
             before = _chosen(scores, temperature, greedy, numbers[:, at : at + 1])
             codes.append(before)
-        return (torch.stack(codes, dim=1).where(is_sound[:, None], _POISONED),)
+        return (torch.stack(codes, dim=1).where(is_finite[:, None], _POISONED),)
 
 
 def _chosen(scores: Tensor, temperature: Tensor, greedy: Tensor, uniforms: Tensor) -> Tensor:
-    """Return a code [n] of each row of scores [n, codes]; tied scores are all kept, or none."""
+    """Return a code [n] of each row of scores [n, codes]; all scores tied with the last one kept are kept."""
     best = scores.topk(min(TOP_K, scores.shape[1]), dim=1).values
     least = torch.where(greedy, best[:, :1], best[:, -1:])
     weights = ((scores - best[:, :1]) / temperature).exp().masked_fill(scores < least, 0.0)

@@ -9,7 +9,7 @@ from inference_service.interface.setups import DuplexSettings
 
 
 class FrameDraws:
-    """Two streams of numbers for text and codes; a unit with its own seed has one stream for both."""
+    """Two streams of random numbers, for text and for codes; a unit with a seed has one stream for both."""
 
     def __init__(self, seed: int) -> None:
         self.of_unit: Noise | None = None

@@ -47,7 +47,7 @@ class FrameRun(Run[Heard]):
             self.sound.append(pcm)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield its text, then its sound, where there is any."""
+        """Yield the text of the unit if there is any, then its sound if there is any."""
         if self.text:
             yield Piece(self.number, self.text, tuple(self.ids))
         if self.sound:

@@ -1,4 +1,4 @@
-"""Conversion of a session's units to the codec's frames, whatever their length and rate."""
+"""Conversion of a session's units, of any length and sample rate, to the codec's frames."""
 
 import numpy as np
 import torch

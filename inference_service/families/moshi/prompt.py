@@ -51,7 +51,7 @@ class PromptBuilder:
         return self._checkpoint.tokenizer.encode(text if is_tagged else f"{_TAG} {text} {_TAG}")
 
     def length(self, role: list[int], voice_id: str) -> int:
-        """Return the number of rows of the prompt."""
+        """Return the number of rows of the prompt; `role` holds the ids of its text."""
         if not self._checkpoint.reads_prompts:
             return 1
         voice = self._checkpoint.voices[self.voice(voice_id)]

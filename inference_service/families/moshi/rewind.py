@@ -27,9 +27,9 @@ class PastFrame:
     late: Codes
     """The model's codes in its row that belong to the previous frame."""
     begin: int = 0
-    """Samples of sound that its unit had sent before it."""
+    """Samples of sound that its unit had sent before this frame."""
     sent: int = 0
-    """Samples of it that were sent; 0 outside turns."""
+    """Samples of this frame that were sent; 0 outside turns."""
 
 
 @dataclass

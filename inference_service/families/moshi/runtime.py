@@ -1,4 +1,4 @@
-"""The runtime of a Moshi: in every tick all sessions hear a frame, think, and speak one."""
+"""The runtime of Moshi: a tick encodes a frame of each session's user and computes the model's frame."""
 
 import time
 from collections.abc import Sequence

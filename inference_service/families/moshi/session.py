@@ -1,8 +1,8 @@
-"""A conversation with Moshi: in every frame it hears, thinks, and speaks, possibly silence.
+"""A conversation with Moshi: each frame of the user is answered by a frame of the model, often silence.
 
-A row of the temporal transformer holds the text and the first code that were drawn after the previous row,
-and the first code of the user's frame. All other codes of both streams come one row late. So a frame of the
-model's sound is complete, and is sent, once the row of its own moment has been computed.
+A row of the temporal transformer holds the text and the first code that were drawn after the previous row. It
+also holds the first code of the user's frame. All other codes of both streams come one row late. So a frame
+of the model's sound is complete, and is sent, once the row of the same time has been computed.
 """
 
 import time
@@ -379,7 +379,7 @@ class FrameSession(Session[Heard]):
         late = self.said.late
         self.quieten()
         if not frames:
-            self.said = replace(self.said, late=late)  # of a frame that was heard
+            self.said = replace(self.said, late=late)  # these codes belong to a frame that was heard
             self._answer_rewind(units)
             return
         self._going_back = units

@@ -182,7 +182,7 @@ def test_model_with_attention_softcapping_is_refused(tmp_path: Path) -> None:
         table.load(folder, CPU, 64)
 
 
-def test_a_model_that_reckons_with_packed_weights_is_refused(
+def test_model_that_computes_with_packed_weights_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forward(self: Qwen3MLP, x: torch.Tensor) -> torch.Tensor:
@@ -190,7 +190,7 @@ def test_a_model_that_reckons_with_packed_weights_is_refused(
         return torch.nn.functional.linear(self.act_fn(self.gate_proj(x)) * self.up_proj(x), weight)
 
     monkeypatch.setattr(Qwen3MLP, "forward", forward)
-    with pytest.raises(CheckpointError, match="reckon with weights that are packed"):
+    with pytest.raises(CheckpointError, match="compute with weights that are packed"):
         table.load(tiny_causal.save(tmp_path / "tiny"), CPU)
 
 

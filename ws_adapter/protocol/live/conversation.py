@@ -1,4 +1,4 @@
-"""A running Live session: its sound in both directions."""
+"""A running Live session: its audio in both directions."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from ws_adapter.protocol.live.settings import Settings
 from ws_adapter.protocol.live.sound import InputConverter, OutputConverter, SavedInputConverter
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
-MOST_UNTOLD: Final = 8
+MOST_UNREPORTED: Final = 8
 """The most answers that may wait for an event that reports them."""
 
 
 PATIENCE_S: Final = 1.25
 """The seconds without input after which silence is fed in its place."""
 
-HELD_UP_S: Final = 5.0
-"""The seconds of sound that may come at once after a time without any."""
+MOST_DELAYED_S: Final = 5.0
+"""The most seconds of delayed input that may come at once and do not count as an upload."""
 
 MOST_SILENCE: Final = 10
 """The seconds of silence within which a model has to begin to speak about a text."""
@@ -37,8 +37,8 @@ INTERRUPTS_MS: Final = 250
 """The length of speech in ms that interrupts an answer: a cough or a word of assent is shorter."""
 
 
-class SavedFirstTurn(Struct, frozen=True):
-    """The state of a `FirstTurn`."""
+class SavedSilenceSchedule(Struct, frozen=True):
+    """The state of a `SilenceSchedule`."""
 
     due_ago: float | None
     is_muted: bool
@@ -59,14 +59,14 @@ class SavedConversation(Struct, frozen=True):
     playout: SavedPlayout
     units: int
     context_ratio: float | None
-    turn: SavedFirstTurn
+    turn: SavedSilenceSchedule
     heard_until_ago: float
 
 
 class Conversation:
-    """A running session; `settings` are those of its `session.start`, and an append has at most `most_s` of
-    sound.
+    """The audio of a running session in both directions.
 
+    `settings` are those of its `session.start`. An append has at most `most_s` seconds of audio.
     `transcribes`: the user's speech is transcribed. `unit_s` is the length of a unit of the model.
     """
 
@@ -83,13 +83,13 @@ class Conversation:
         """The user's speech over the current answer."""
         self.input_speech = InputSpeech() if transcribes else None
         self.playout = Playout(settings.format, min(SLICE_S, unit_s))
-        self.answers: deque[Answer] = deque(maxlen=MOST_UNTOLD)
+        self.answers: deque[Answer] = deque(maxlen=MOST_UNREPORTED)
         """Answers to units that no event has reported yet."""
         self.usage = LiveUsage(0.0)
         self._units = 0
         """The number of units of input."""
         self.context_ratio: float | None = None
-        self.turn = FirstTurn(unit_s)
+        self.silence = SilenceSchedule(unit_s)
         self.upload = Upload()
         self._unit_s = unit_s
         self._output_converter = OutputConverter(settings.format)
@@ -113,7 +113,7 @@ class Conversation:
         return True
 
     def lost(self, size: int) -> Samples:
-        """Account for `size` lost samples; return the silence for speech detection in their place."""
+        """Account for `size` lost samples; return the silence that speech detection gets for them."""
         return self.input_speech.skip(size) if self.input_speech is not None else NO_AUDIO.samples
 
     def over(self, scores: Sequence[float]) -> list[float]:
@@ -140,8 +140,10 @@ class Conversation:
         return flow.answers.response_id is not None or not self.playout.is_empty
 
     def take(self, answer: Answer) -> None:
-        """Take the answer to a unit: speech waits for playback, and a listen that does not end a turn
-        stops it."""
+        """Take the answer to a unit: its speech waits for playback.
+
+        A unit without speech that closes a response stops the playback.
+        """
         self.answers.append(answer)
         if answer.outcome is not Outcome.DROPPED:
             self._units += 1
@@ -149,7 +151,7 @@ class Conversation:
         if answer.context_limit:
             self.context_ratio = answer.context_tokens / answer.context_limit
         if answer.ends_turn:
-            self.turn.spoken()
+            self.silence.spoken()
         if answer.outcome is Outcome.SPEECH:
             self.playout.put(
                 self._output_converter.say(answer.audio, ends_turn=answer.ends_turn), answer.text
@@ -169,7 +171,7 @@ class Conversation:
             self.playout.save(now, blobs),
             self._units,
             self.context_ratio,
-            self.turn.save(now),
+            self.silence.save(now),
             now - self.upload.heard_until,
         )
 
@@ -181,7 +183,7 @@ class Conversation:
         self.playout.restore(saved.playout, blobs, now)
         self._units, self.context_ratio = saved.units, saved.context_ratio
         self.usage = LiveUsage(round(self._units * self._unit_s, 3))
-        self.turn.restore(saved.turn, now)
+        self.silence.restore(saved.turn, now)
         self.upload.heard_until = now - saved.heard_until_ago
         if self.input_speech is not None and saved.input_speech is not None:
             self.input_speech.restore(saved.input_speech, blobs)
@@ -192,7 +194,7 @@ class Conversation:
         return np.concatenate([NO_AUDIO.samples, *awaited])
 
     def stop(self) -> None:
-        """Silence the model from now on."""
+        """Drop the waiting speech of the model."""
         self.playout.drop()
         self._output_converter.stop()
 
@@ -214,13 +216,15 @@ class Upload:
         """
         if is_quiet:
             self.heard_until = min(self.heard_until, now)
-        self.heard_until = max(self.heard_until, now - HELD_UP_S) + seconds
+        self.heard_until = max(self.heard_until, now - MOST_DELAYED_S) + seconds
         return self.heard_until - now > BURST_LEAD_S
 
 
-class FirstTurn:
-    """The schedule of silence for a client that sends nothing: while it is muted, and while the model is
-    to speak about a text."""
+class SilenceSchedule:
+    """The schedule of silent units for a client that sends no audio.
+
+    They are due while the client is muted, and while the model is to speak about a text.
+    """
 
     def __init__(self, unit_s: float = SECOND_S) -> None:
         self.due_at: float | None = None
@@ -257,11 +261,11 @@ class FirstTurn:
         self._left = 0
         self._settle(self.due_at)
 
-    def save(self, now: float) -> SavedFirstTurn:
+    def save(self, now: float) -> SavedSilenceSchedule:
         """Return the state."""
-        return SavedFirstTurn(ago(self.due_at, now), self._is_muted, self._left, now - self._came_at)
+        return SavedSilenceSchedule(ago(self.due_at, now), self._is_muted, self._left, now - self._came_at)
 
-    def restore(self, saved: SavedFirstTurn, now: float) -> None:
+    def restore(self, saved: SavedSilenceSchedule, now: float) -> None:
         """Go on from a saved state."""
         self.due_at = None if saved.due_ago is None else now - saved.due_ago
         self._is_muted, self._left = saved.is_muted, saved.left

@@ -1,7 +1,7 @@
-"""Events of `/v1/live/sessions`, the full-duplex protocol of OpenAI; see `events` for how they are read.
+"""Events of `/v1/live/sessions`, the full-duplex protocol of OpenAI.
 
-The names and forms are those of the official SDK (`openai.types.live`). Other than in the dialects beside it,
-a field that is not known is refused, wherever it stands.
+The names and forms are those of the official SDK (`openai.types.live`). Unlike in most other dialects, an
+unknown field is refused at any depth. `ws_adapter.protocol.wire.events` explains `REQUIRED`.
 """
 
 from enum import StrEnum
@@ -21,13 +21,13 @@ from ws_adapter.protocol.wire.events import (
 )
 
 MAX_HISTORY: Final = 128
-"""Messages that may stand before a session."""
+"""The most messages from before a session."""
 
 
 class Code(StrEnum):
     """Error codes, for programs."""
 
-    # The client's; the event changes nothing.
+    # Client errors: the event changes nothing.
     INVALID_JSON = "invalid_json"
     INVALID_VALUE = "invalid_value"
     MISSING_PARAMETER = "missing_required_parameter"
@@ -36,7 +36,7 @@ class Code(StrEnum):
     NOT_STARTED = "session_not_started"
     ALREADY_STARTED = "session_already_started"
     UNSUPPORTED = "unsupported"
-    # The client's; the connection closes.
+    # Client errors that close the connection.
     INVALID_FRAME = "invalid_frame"
     RATE_LIMITED = "rate_limit_exceeded"
     SLOW_CONSUMER = "slow_consumer"
@@ -45,7 +45,7 @@ class Code(StrEnum):
     INSUFFICIENT_QUOTA = "insufficient_quota"
     QUEUE_CANCELLED = "queue_cancelled"
     UNSUPPORTED_MODE = "unsupported_mode"
-    # The server's.
+    # Server errors.
     INFERENCE_FAILED = "inference_failed"
     CONTEXT_FULL = "context_window_full"
     QUEUE_FULL = "queue_full"
@@ -61,7 +61,7 @@ EventId: TypeAlias = Annotated[
     str,
     Meta(
         max_length=MAX_EVENT_ID_CHARACTERS,
-        description="The client's name for this event; answers to it have it as `client_event_id`.",
+        description="The client's id of this event; events that answer it have it as `client_event_id`.",
     ),
 ]
 LiveAudio: TypeAlias = Annotated[
@@ -85,7 +85,7 @@ class PcmFormat(Struct, frozen=True, tag_field="type", tag="audio/pcm", forbid_u
 
 
 class PcmuFormat(Struct, frozen=True, tag_field="type", tag="audio/pcmu", forbid_unknown_fields=True):
-    """G.711 with the law of North America and Japan."""
+    """G.711 mu-law, the law of North America and Japan."""
 
     rate: Literal[8000] | None = None
 
@@ -93,7 +93,7 @@ class PcmuFormat(Struct, frozen=True, tag_field="type", tag="audio/pcmu", forbid
 
 
 class PcmaFormat(Struct, frozen=True, tag_field="type", tag="audio/pcma", forbid_unknown_fields=True):
-    """G.711 with the law of everywhere else."""
+    """G.711 A-law, the law of all other countries."""
 
     rate: Literal[8000] | None = None
 
@@ -109,27 +109,27 @@ class VoiceId(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The format and voice of the model's audio."""
+    """The voice of the model's audio."""
 
     voice: str | VoiceId | None = None
     """A registered voice, or one of OpenAI's names, which stand for the model's own voice."""
 
 
 class AudioConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The audio formats of both directions."""
+    """The audio format and the voice."""
 
     format: PcmFormat | PcmuFormat | PcmaFormat | None = None
-    """Of both directions; PCM at 24 kHz without it."""
+    """The format of both directions; PCM at 24 kHz by default."""
     output: OutputConfig | None = None
 
 
 class DelegationConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Delegation, which no model here does, as an `info` says."""
+    """Delegation settings. No model here delegates, as an `info` event says."""
 
     type: Literal["client", "responses"] | None = None
     acknowledgement_delay_ms: Annotated[int, Meta(ge=0)] | None = None
     responses: dict[str, Any] | None = None
-    """Settings of the service that would; not looked at."""
+    """Settings of the delegate; returned as given, without effect."""
 
     REQUIRED: ClassVar = ("type",)
 
@@ -163,9 +163,10 @@ class Message(Struct, frozen=True, tag_field="role", forbid_unknown_fields=True)
 _ONE: Final = {"minItems": 1, "maxItems": 1}
 _NONE: Final = {"maxItems": 0}
 
-_Inputs: TypeAlias = Annotated[list[InputText], Meta(description="Exactly one.", extra_json_schema=_ONE)]
+_Inputs: TypeAlias = Annotated[list[InputText], Meta(description="Exactly one part.", extra_json_schema=_ONE)]
 _Triggers: TypeAlias = Annotated[
-    list[Any], Meta(description="Only empty: requests cannot be decided here.", extra_json_schema=_NONE)
+    list[Any],
+    Meta(description="Only an empty list: no service makes decisions here.", extra_json_schema=_NONE),
 ]
 
 
@@ -188,9 +189,9 @@ class UserMessage(Message, frozen=True, tag="user", forbid_unknown_fields=True):
 class AssistantMessage(Message, frozen=True, tag="assistant", forbid_unknown_fields=True):
     """A message of the model."""
 
-    content: Annotated[list[OutputText], Meta(description="Exactly one.", extra_json_schema=_ONE)] | None = (
-        None
-    )
+    content: (
+        Annotated[list[OutputText], Meta(description="Exactly one part.", extra_json_schema=_ONE)] | None
+    ) = None
 
     REQUIRED: ClassVar = ("content",)
 
@@ -202,26 +203,26 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a session; only `delegation` can be changed later."""
 
     model: str | None = None
-    """One of `/v1/models`."""
+    """A model of `/v1/models`."""
     instructions: Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)] | None = None
-    """The system prompt. Blank is as good as none: then the server has its own."""
+    """The system prompt; absent or blank, the default of the server."""
     audio: AudioConfig | None = None
     delegation: DelegationConfig | None = None
     input: Annotated[list[HistoryMessage], Meta(max_length=MAX_HISTORY)] | None = None
     """The messages before the session, oldest first."""
     store: Annotated[bool, Meta(extra_json_schema={"not": {"const": True}})] | None = None
-    """Only false: there is no forking."""
+    """Only false: sessions cannot be forked."""
     triggers: _Triggers | None = None
     client: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
-    """Not with a WebSocket."""
+    """Only null: it belongs to WebRTC."""
     safety_identifier: str | None = None
-    """Not looked at."""
+    """Returned as given, without effect."""
 
     REQUIRED: ClassVar = ("model",)
 
 
 class SessionStart(Struct, frozen=True, tag_field="type", tag="session.start", forbid_unknown_fields=True):
-    """Begin. Nothing else may come before `session.started` has answered it."""
+    """Begin the session. Until `session.started`, a client may only send `session.close` after it."""
 
     session: SessionConfig | None = None
     event_id: EventId | None = None
@@ -237,7 +238,7 @@ class SessionChanges(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update", forbid_unknown_fields=True):
-    """Change what may be changed."""
+    """Change the delegation settings."""
 
     session: SessionChanges | None = None
     event_id: EventId | None = None
@@ -248,7 +249,7 @@ class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update",
 class AudioAppend(
     Struct, frozen=True, tag_field="type", tag="session.input_audio.append", forbid_unknown_fields=True
 ):
-    """Audio of the microphone, sent all the time and not answered."""
+    """Audio of the microphone, sent continuously; no event answers it."""
 
     audio: LiveAudio | None = None
     event_id: EventId | None = None
@@ -259,7 +260,7 @@ class AudioAppend(
 class AudioMute(
     Struct, frozen=True, tag_field="type", tag="session.input_audio.mute", forbid_unknown_fields=True
 ):
-    """Mute the input: the model hears silence, whatever is appended."""
+    """Mute the input: the model gets silence in place of appended audio."""
 
     event_id: EventId | None = None
 
@@ -281,14 +282,14 @@ _Content: TypeAlias = Annotated[
     ),
 ]
 _NoDelegation: TypeAlias = Annotated[
-    Any, Meta(description="Nothing was delegated.", extra_json_schema={"type": "null"})
+    Any, Meta(description="Only null: nothing is delegated here.", extra_json_schema={"type": "null"})
 ]
 
 
 class InstructionsAppend(
     Struct, frozen=True, tag_field="type", tag="session.instructions.append", forbid_unknown_fields=True
 ):
-    """Instructions that the model reads before the next second. Some models cannot."""
+    """Instructions that the model reads before its next unit. Some models cannot read any."""
 
     content: _Content | None = None
     delegation_id: _NoDelegation = None
@@ -300,7 +301,8 @@ class InstructionsAppend(
 class ThinkingAppend(
     Struct, frozen=True, tag_field="type", tag="session.thinking.append", forbid_unknown_fields=True
 ):
-    """Something to know and not to speak about, which the model reads before the next second. Some cannot."""
+    """A text that the model is to know and not to speak about. It reads the text before its next unit; some
+    models cannot read any."""
 
     content: _Content | None = None
     delegation_id: _NoDelegation = None
@@ -310,7 +312,7 @@ class ThinkingAppend(
 
 
 class SessionClose(Struct, frozen=True, tag_field="type", tag="session.close", forbid_unknown_fields=True):
-    """End, as soon as what the model is saying is said, at the latest after 10 s."""
+    """End the session after the current speech of the model, at the latest after 10 s."""
 
     event_id: EventId | None = None
 
@@ -318,7 +320,8 @@ class SessionClose(Struct, frozen=True, tag_field="type", tag="session.close", f
 class CommentaryAppend(
     Struct, frozen=True, tag_field="type", tag="session.commentary.append", forbid_unknown_fields=True
 ):
-    """Something to know, and to speak about at once: it lets the model speak first. Some models cannot."""
+    """A text that the model is to speak about at once, even before the user speaks. Some models cannot read
+    any."""
 
     content: _Content | None = None
     delegation_id: _NoDelegation = None
@@ -351,12 +354,12 @@ UNSERVED: Final = {
     "decision.item.create": _NO_SERVICE,
     "decision.item.delete": _NO_SERVICE,
 }
-"""Events of the protocol that are refused, and why."""
+"""Events of the protocol that are not served, and the reason for the client."""
 
 
 # ----------------------------------------------------------------------------------------------- server
 
-Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, description="On the time line of the session.")]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, description="Position on the timeline of the session.")]
 
 
 class LiveEvent(ServerEvent, kw_only=True):
@@ -364,24 +367,24 @@ class LiveEvent(ServerEvent, kw_only=True):
 
     event_id: str
     client_event_id: str | None = None
-    """The `event_id` of what it answers, if that had one."""
+    """The `event_id` of the client's event that this event answers, if it had one."""
 
 
 class ResolvedFormat(Struct, omit_defaults=True):
-    """The audio formats of both directions."""
+    """The audio format of both directions."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
     rate: int
 
 
 class ResolvedOutput(Struct, omit_defaults=True):
-    """The format and voice of the model's audio."""
+    """The voice of the model's audio."""
 
     voice: str | None = None
 
 
 class ResolvedAudio(Struct, omit_defaults=True):
-    """The audio formats of both directions."""
+    """The audio format and the voice."""
 
     format: ResolvedFormat
     output: ResolvedOutput
@@ -393,15 +396,15 @@ class ResolvedDelegation(Struct, omit_defaults=True):
     type: Literal["client", "responses"]
     acknowledgement_delay_ms: Count | None = None
     responses: dict[str, Any] | None = None
-    """As it was given."""
+    """As given."""
 
 
 class SessionResource(Struct, omit_defaults=True):
-    """A session as it is."""
+    """The current settings of a session."""
 
     id: str
     expires_at: Count
-    """Unix seconds of its end."""
+    """The latest end of the session, in Unix seconds."""
     status: Literal["active"]
     model: str
     instructions: str
@@ -420,19 +423,20 @@ class SessionStarted(LiveEvent, kw_only=True, tag="session.started"):
 
 
 class SessionUpdated(LiveEvent, kw_only=True, tag="session.updated"):
-    """A change is made."""
+    """The settings were changed; `session` has all of them."""
 
     session: SessionResource
 
 
 class OutputAudioDelta(ServerEvent, kw_only=True, tag="session.output_audio.delta"):
-    """Audio to be played now: 200 ms, all the time, silence included."""
+    """The next audio to play, sent continuously, silence included: 200 ms, or a unit of the model if that is
+    shorter."""
 
     delta: Annotated[bytes, Meta(description="Base64 of raw mono audio in the format of the session.")]
 
 
 class OutputTranscriptDelta(LiveEvent, kw_only=True, tag="session.output_transcript.delta"):
-    """The transcript of the audio that begins now."""
+    """Further words of the model's speech."""
 
     delta: Annotated[str, Meta(min_length=1)]
     start_ms: Milliseconds
@@ -448,34 +452,34 @@ class InputTranscriptDelta(LiveEvent, kw_only=True, tag="session.input_transcrip
 
 
 class AudioMuted(LiveEvent, kw_only=True, tag="session.input_audio.muted"):
-    """The model hears silence."""
+    """The input is muted: the model gets silence."""
 
 
 class AudioUnmuted(LiveEvent, kw_only=True, tag="session.input_audio.unmuted"):
-    """The model hears the user."""
+    """The input is unmuted: the model gets the user's audio."""
 
 
 class InstructionsAppended(LiveEvent, kw_only=True, tag="session.instructions.appended"):
-    """The model has read them."""
+    """The model has read the instructions."""
 
     start_ms: Milliseconds
-    """The beginning of the second before which it did."""
+    """The beginning of the unit before which the model read it."""
     end_ms: Milliseconds
 
 
 class ThinkingAppended(LiveEvent, kw_only=True, tag="session.thinking.appended"):
-    """Note that the model has read the turn."""
+    """The model has read the text."""
 
     start_ms: Milliseconds
-    """The beginning of the second before which it did."""
+    """The beginning of the unit before which the model read it."""
     end_ms: Milliseconds
 
 
 class CommentaryAppended(LiveEvent, kw_only=True, tag="session.commentary.appended"):
-    """Note that the model has read the turn."""
+    """The model has read the text."""
 
     start_ms: Milliseconds
-    """The beginning of the second before which it did."""
+    """The beginning of the unit before which the model read it."""
     end_ms: Milliseconds
 
 
@@ -483,7 +487,7 @@ class LiveUsage(Struct):
     """Usage of the session so far."""
 
     seconds: Annotated[float, Meta(ge=0)]
-    """Of audio that the model has heard."""
+    """Seconds of audio that the model has heard."""
 
 
 class ContextWindow(Struct):
@@ -493,7 +497,7 @@ class ContextWindow(Struct):
 
 
 class UsageUpdated(LiveEvent, kw_only=True, tag="session.usage.updated"):
-    """Every 5 s of the conversation, and at its end."""
+    """The usage so far, sent every 5 s of the conversation and at its end."""
 
     usage: LiveUsage
     context_window: ContextWindow | None = None
@@ -508,7 +512,8 @@ class SessionClosed(LiveEvent, kw_only=True, tag="session.closed"):
 
 
 class Info(LiveEvent, kw_only=True, tag="info"):
-    """Something to know: `queued` while no slot is free; settings that are replaced or have no effect."""
+    """A notice: `queued` while no slot is free; the others about settings that are replaced or have no
+    effect."""
 
     code: Literal["queued", "voice_replaced", "delegation_unused", "instructions_unused"]
     message: str
@@ -521,15 +526,15 @@ class ErrorDetail(Struct, omit_defaults=True):
     """The side that caused the error."""
     code: Code
     message: str
-    """For people."""
+    """A text for people."""
     param: str | None = None
     """Path of the field at fault, from the root of the event."""
     client_event_id: str | None = None
 
 
 class Error(LiveEvent, kw_only=True, tag="error"):
-    """An event was refused, a second was lost, or the session ends. Before `session.started` that does not
-    come."""
+    """An event was refused, a unit was lost, or the session ends. After a refused `session.start` the
+    connection closes."""
 
     error: ErrorDetail
 
@@ -541,7 +546,7 @@ class Error(LiveEvent, kw_only=True, tag="error"):
 
 
 def error(code: Code, message: str, event_id: str, param: str | None, client_event_id: str | None) -> Error:
-    """Return an error; `event_id` is its own, `client_event_id` that of what is at fault, if that had one."""
+    """Return an error with the id `event_id`; `client_event_id` is the client's id of the event at fault."""
     side: Literal["invalid_request_error", "server_error"] = (
         "server_error" if code in _SERVERS else "invalid_request_error"
     )

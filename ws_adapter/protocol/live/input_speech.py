@@ -12,7 +12,7 @@ from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, SavedEdges, SpeechE
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 PADDING: Final = RATE_HZ * 3 // 10
-"""The samples before and behind speech that belong to it."""
+"""The samples before and after speech that belong to it."""
 
 LONGEST: Final = RATE_HZ * 30
 """The samples of speech without a pause after which a piece is cut."""
@@ -21,7 +21,7 @@ _REACH: Final = RATE_HZ // 2
 """The latest samples that may turn out to be the beginning of speech."""
 
 _GAP: Final = RATE_HZ * 2
-"""The samples of silence that replace a gap of any length: they end any speech."""
+"""The most samples of silence that replace a gap: enough to end any speech."""
 
 
 class SpeechPiece(Struct, frozen=True):
@@ -43,7 +43,7 @@ class SavedInputSpeech(Struct, frozen=True):
 
 
 class InputSpeech:
-    """The cutter of the user's speech. Scores are of whole windows of its sound, in order."""
+    """Segmentation of the user's speech into pieces. Each score is that of the next window of sound."""
 
     def __init__(self) -> None:
         self._edges = SpeechEdges()
@@ -55,11 +55,11 @@ class InputSpeech:
         self._from: int | None = None
         """The position at which the open speech begins."""
         self._skipped = 0
-        """The samples of the timeline that were lost."""
+        """The number of lost samples that no silence has replaced."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that it holds."""
+        """The bytes of held sound."""
         return 4 * (self._end - self._begin)
 
     def hear(self, samples: Samples) -> None:
@@ -68,7 +68,7 @@ class InputSpeech:
         self._end += samples.size
 
     def skip(self, size: int) -> Samples:
-        """Skip `size` lost samples; return the silence for speech detection in their place."""
+        """Skip `size` lost samples; return the silence that speech detection gets for them."""
         silence = np.zeros(min(size, _GAP), np.float32)
         self._skipped += size - silence.size
         return silence

@@ -111,10 +111,10 @@ _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 
 
 class Live:
-    """The machine of a Live session. It has a slot from its `session.start` to its end.
+    """The machine of a Live session. It asks for a slot at its `session.start`, and keeps it to its end.
 
-    `catalogue` returns what the workers serve, None while none is known; `new_token` makes ids differ; `unix`
-    converts a time of the session's clock to Unix time.
+    `catalogue` returns what the workers serve, None while no worker is known. `new_token` returns random
+    digits for ids. `unix` converts a time of the session's clock to Unix time.
     """
 
     drops_stale: ClassVar = True
@@ -137,7 +137,7 @@ class Live:
         self._new_token = new_token
         self._ids = new_token()
         self._told = 0
-        """The number of events with an id."""
+        """The number of event ids used so far."""
         self._start_id: str | None = None
         """The client's id of its `session.start`."""
         self._settings: Settings | None = None
@@ -183,8 +183,8 @@ class Live:
         if conversation is not None:
             playout_at = None if conversation.is_congested else conversation.playout.due_at
             flow_at = self._flow.deadline if self._end is None else None
-            if conversation.turn.due_at is not None and self._end is None and not self._flow.congested:
-                flow_at = min(flow_at or conversation.turn.due_at, conversation.turn.due_at)
+            if conversation.silence.due_at is not None and self._end is None and not self._flow.congested:
+                flow_at = min(flow_at or conversation.silence.due_at, conversation.silence.due_at)
         for at in (self._deadlines.next_at, self._deadlines.idle_at, playout_at, flow_at):
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
@@ -284,9 +284,9 @@ class Live:
                 return self._worker_failed(signal.reason, now)
             case Moved():
                 self._deadlines.leaves(None)
-                return self._said(self._flow.signal(signal, now), now)
+                return self._handle_steps(self._flow.signal(signal, now), now)
             case _:
-                return self._said(self._flow.signal(signal, now), now)
+                return self._handle_steps(self._flow.signal(signal, now), now)
 
     # ------------------------------------------------------------------------------------ the client
 
@@ -308,7 +308,7 @@ class Live:
         if self._conversation is None:
             return []
         self._conversation.is_congested = is_congested
-        return self._said(self._flow.advance(now), now)
+        return self._handle_steps(self._flow.advance(now), now)
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
         """Return nothing: `Withdraw` is never used, since droppable speech waits in the playout."""
@@ -333,7 +333,7 @@ class Live:
         if not conversation.speech.speaks:
             return actions
         conversation.stop()
-        return [*actions, *self._said(self._flow.interrupt(), now)]
+        return [*actions, *self._handle_steps(self._flow.interrupt(), now)]
 
     def _transcribe(self, scores: Sequence[float], conversation: Conversation) -> list[Action]:
         """Return the actions that transcribe the user's speech up to a pause."""
@@ -371,7 +371,7 @@ class Live:
                 steps += self._hear(self._conversation.input_converter.rest(), now)
             steps += self._flow.tick(now)
             steps += self._feed_silence(self._conversation, now)
-        return self._said(steps, now)
+        return self._handle_steps(steps, now)
 
     def ended(self, verdict: Verdict) -> list[Action]:
         return [] if self.is_over else self._conclude(verdict)
@@ -388,18 +388,18 @@ class Live:
             if event.refusal is None:
                 return self._conclude(errors.NOT_UTF8)
             told = self._refuse(event.refusal, event.event_id, now)
-            return [*told, *self._unless_started(event.event_type)]
+            return [*told, *self._close_unless_started(event.event_type)]
         try:
             return self._obey(event, now)
         except Refusal as refusal:
             told = self._refuse(refusal, event.event_id, now)
             return [
                 *told,
-                *self._unless_started("session.start" if isinstance(event, SessionStart) else None),
+                *self._close_unless_started("session.start" if isinstance(event, SessionStart) else None),
             ]
 
-    def _unless_started(self, event_type: str | None) -> list[Action]:
-        """Close after a refused `session.start`: its client waits for no further event."""
+    def _close_unless_started(self, event_type: str | None) -> list[Action]:
+        """Close the connection if `event_type` is a refused `session.start`."""
         if event_type != "session.start" or self.state is not State.CONNECTED or self.is_over:
             return []
         self.state, self.is_over = State.CLOSING, True
@@ -412,7 +412,10 @@ class Live:
         if isinstance(event, SessionClose):
             return self._close(now)
         if conversation is None:
-            raise Refusal(ErrorCode.NOT_READY, "nothing but session.start may come before session.started")
+            raise Refusal(
+                ErrorCode.NOT_READY,
+                "the session has not started; send session.start and wait for session.started",
+            )
         if self._end is not None:
             return []
         match event:
@@ -420,11 +423,11 @@ class Live:
                 return self._append(event, conversation, now)
             case AudioMute():
                 conversation.is_muted = True
-                conversation.turn.muted(True, now)
+                conversation.silence.muted(True, now)
                 return [self._event(events.AudioMuted, event.event_id)]
             case AudioUnmute():
                 conversation.is_muted = False
-                conversation.turn.muted(False, now)
+                conversation.silence.muted(False, now)
                 return [self._event(events.AudioUnmuted, event.event_id)]
             case InstructionsAppend() | ThinkingAppend() | CommentaryAppend():
                 return self._tell_model(event, conversation, now)
@@ -433,7 +436,7 @@ class Live:
 
     def _start(self, event: SessionStart) -> list[Action]:
         if self.state is not State.CONNECTED:
-            message = "session.start came before: other settings need a new session"
+            message = "session.start was already sent; open another session for other settings"
             raise Refusal(ErrorCode.INVALID_EVENT, message)
         self._settings = read_settings(event.session, self._catalogue())
         self.state, self._start_id = State.QUEUED, event.event_id
@@ -452,7 +455,7 @@ class Live:
         return [*told, *self._delegation_unused()] if event.session.delegation is not None else told
 
     def _delegation_unused(self) -> list[Action]:
-        message = "nothing will be delegated: the model calls no tools here"
+        message = "the model delegates nothing: it calls no tools here"
         return [self._event(events.Info, code="delegation_unused", message=message)]
 
     def _tell_model(self, event: TextAppend, conversation: Conversation, now: float) -> list[Action]:
@@ -468,10 +471,10 @@ class Live:
         if purpose not in self._purposes:
             raise Unsupported("type", f"the model reads no {purpose} while it listens")
         if texts.is_full:
-            raise invalid("content", f"{MOST_TEXTS} texts wait for the next second already")
+            raise invalid("content", f"{MOST_TEXTS} texts already wait for the next unit")
         texts.put(text)
         if purpose is TextPurpose.COMMENTARY:
-            conversation.turn.wanted(now)
+            conversation.silence.wanted(now)
         return []
 
     def _close(self, now: float) -> list[Action]:
@@ -487,7 +490,7 @@ class Live:
             undecoded = round(event.audio.size / conversation.input_converter.format.bytes_per_s * 16_000)
             steps = self._detect(conversation, conversation.lost(undecoded), is_over=False)
             steps += self._put(Clip(NO_AUDIO.samples, undecoded=undecoded), now)
-            return self._said(steps, now)
+            return self._handle_steps(steps, now)
         if len(event.audio) > most * LONGEST_TEXT:
             raise _too_long(self._limits.max_append_s)
         data = decode_base64(event.audio, "audio")
@@ -503,21 +506,21 @@ class Live:
             return []
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
         if self._conversation is not None:
-            self._conversation.turn.came(now)
-        return self._said(self._hear(samples, now), now) if samples.size else []
+            self._conversation.silence.came(now)
+        return self._handle_steps(self._hear(samples, now), now) if samples.size else []
 
     def _feed_silence(self, conversation: Conversation, now: float) -> list[Step | Detect]:
-        """Feed a unit of silence if the client sends nothing and time has to go on."""
-        turn = conversation.turn
-        if not is_due(turn.due_at, now) or self._flow.congested:
+        """Feed a unit of silence if one is due because the client sends no audio."""
+        silence = conversation.silence
+        if not is_due(silence.due_at, now) or self._flow.congested:
             return []
-        turn.fed(now, is_speaking=self._flow.answers.response_id is not None)
+        silence.fed(now, is_speaking=self._flow.answers.response_id is not None)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
-        silence = np.zeros(round(self._flow.unit_s * INPUT_RATE_HZ), np.float32)
-        return [*self._detect(conversation, silence, is_over=False), *self._put(Clip(silence), now)]
+        unit = np.zeros(round(self._flow.unit_s * INPUT_RATE_HZ), np.float32)
+        return [*self._detect(conversation, unit, is_over=False), *self._put(Clip(unit), now)]
 
     def _hear(self, samples: Samples, now: float) -> list[Step | Detect]:
-        """Pass the user's sound to the model; during an answer also detect speech that ends it."""
+        """Pass the user's audio to the model; during an answer also detect barge-in."""
         conversation = self._conversation
         if conversation is None or not samples.size:
             return []
@@ -558,9 +561,9 @@ class Live:
             message = f"there is no voice {voice} here: the model speaks with its own"
             told.append(self._event(events.Info, code="voice_replaced", message=message))
         if self._settings.is_instructed and "system_prompt" in ready.ignored_fields:
-            message = "the model reads no instructions: they and the earlier messages change nothing"
+            message = "the model reads no instructions: instructions and earlier messages have no effect"
             told.append(self._event(events.Info, code="instructions_unused", message=message))
-        return [*told, *self._said(self._flow.begin(ready, now), now)]
+        return [*told, *self._handle_steps(self._flow.begin(ready, now), now)]
 
     def _new_conversation(self, settings: Settings, transcribes: bool) -> Conversation:
         most_s = self._limits.max_append_s
@@ -570,14 +573,13 @@ class Live:
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             told = self._refuse(errors.VERDICTS[reason].refusal(), self._start_id, now)
             self.state = State.CONNECTED
-            return [*told, *self._unless_started("session.start")]
+            return [*told, *self._close_unless_started("session.start")]
         return self._conclude(errors.lost(reason, is_going_away=self._deadlines.away_at is not None))
 
     # ------------------------------------------------------------------------------------- telling it
 
-    def _said(self, steps: Iterable[Step | Detect], now: float) -> list[Action]:
-        """Turn steps of the flow into actions, then send the audio that is due, up to the end of the
-        session."""
+    def _handle_steps(self, steps: Iterable[Step | Detect], now: float) -> list[Action]:
+        """Turn steps of the flow into actions, send the audio that is due, and end a session that is over."""
         conversation = self._conversation
         if conversation is None:
             return []
@@ -671,7 +673,7 @@ class Live:
         """Finish the current speech; then, or after `DRAIN_S`, end the session."""
         if self._end is None:
             self._end, self._end_at = verdict, now + DRAIN_S
-            return self._said([], now)
+            return self._handle_steps([], now)
         return []
 
     def _conclude(self, verdict: Verdict) -> list[Action]:

@@ -1,7 +1,7 @@
 """Playout of a Live session on a clock: a stream without gaps that is sent no earlier than necessary.
 
 Sent audio cannot be taken back; so it is sent in short slices, each when it is due, and an interruption drops
-the rest. A lead that the client holds (its jitter buffer) covers for a unit that comes late.
+the rest. The client holds a lead (its jitter buffer), which covers a late unit.
 """
 
 from collections import deque
@@ -13,13 +13,16 @@ from ws_adapter.protocol.core.blobs import Blobs, ByteQueue, Saved, SavedBytes
 from ws_adapter.protocol.live.sound import Format
 
 SLICE_S: Final = 0.2
-"""The length of one event, unless the units of the model are shorter."""
+"""The seconds of audio in one event, unless the units of the model are shorter."""
 
 WORD_S: Final = 0.4
-"""The longest remaining time of a word that is sent whole. Clients end a turn 0.8 s after the last words."""
+"""The most seconds of a word beyond a slice for which the word is sent whole with that slice.
 
-FORGIVEN_S: Final = 1.0
-"""The seconds of unsent silence that are made up for at most."""
+Clients end a turn 0.8 s after the last words.
+"""
+
+MOST_CATCH_UP_S: Final = 1.0
+"""The most seconds of overdue silence that are sent later; a longer silence is skipped."""
 
 _MS: Final = 1000
 
@@ -53,9 +56,11 @@ class Text(Struct):
         """Whether all of the text is sent."""
         return self.told >= len(self.text)
 
-    def until(self, end: int, word: int) -> tuple[str, int, int]:
-        """Return the text that begins before byte `end`, and its position; a word that ends within `word`
-        bytes more is sent whole."""
+    def take_until(self, end: int, word: int) -> tuple[str, int, int]:
+        """Take the unsent text that begins before byte `end`; return it with its first and last byte.
+
+        The last word is taken whole if that adds at most `word` bytes.
+        """
         begin = due = self.told
         while due < len(self.text) and self._place(due) < end:
             due += 1
@@ -91,7 +96,7 @@ class SavedPlayout(Struct, frozen=True):
 
 
 class Playout:
-    """The playout. Times are seconds of the session's clock.
+    """The waiting speech of a session, sent in slices. Times are seconds of the session's clock.
 
     `slice_s` is the length of an event. The stream is one slice ahead of the clock, and a sentence waits that
     long for a late unit.
@@ -101,7 +106,7 @@ class Playout:
         self.due_at: float | None = None
         """The time at which `take` has the next slice; None until `begin`."""
         self.is_speaking = False
-        """Whether more speech is expected: then an underrun waits instead of being filled."""
+        """Whether more speech is expected: then an underrun waits, and is not filled with silence."""
         self.slice_s: Final = slice_s
         self._format = format
         self._slice = round(format.bytes_per_s * slice_s) // format.width * format.width
@@ -114,7 +119,7 @@ class Playout:
 
     @property
     def sent_s(self) -> float:
-        """Length of the stream so far."""
+        """The seconds of the stream so far."""
         return self._sent * self.slice_s
 
     @property
@@ -132,14 +137,14 @@ class Playout:
         self.due_at = self._next_at = now - self.slice_s
 
     def put(self, audio: bytes, text: str) -> None:
-        """Append audio and text behind all that waits; either may be empty."""
+        """Append audio and text to those that wait; either may be empty."""
         if text:
             self._words.append(Text(text, len(self._sound), len(audio)))
         self._sound.put(audio)
         self._settle()
 
     def drop(self) -> None:
-        """Drop all that waits."""
+        """Drop all waiting audio and text."""
         self._sound.clear()
         self._words.clear()
         self.is_speaking = False
@@ -149,7 +154,7 @@ class Playout:
         """Return the slices that are due."""
         due = []
         while now >= self._next_at and not (self._is_short and now < self._next_at + self.slice_s):
-            if self.is_empty and now - self._next_at > FORGIVEN_S:
+            if self.is_empty and now - self._next_at > MOST_CATCH_UP_S:
                 self._next_at = now
             due.append(self._cut())
             self._next_at += self.slice_s
@@ -165,7 +170,7 @@ class Playout:
         words, before = [], self._sent * self._slice
         while self._words and self._words[0].at < self._slice:
             text = self._words[0]
-            said, at, end = text.until(self._slice, round(self._format.bytes_per_s * WORD_S))
+            said, at, end = text.take_until(self._slice, round(self._format.bytes_per_s * WORD_S))
             if said:
                 words.append(Words(said, self._ms(before + at), self._ms(before + end)))
             if text.is_said:

@@ -30,7 +30,7 @@ CODES: Final = {
     ErrorCode.WORKER_CONNECT_FAILED: Code.UNAVAILABLE,
     ErrorCode.INFERENCE_ERROR: Code.INFERENCE_FAILED,
 }
-"""Live's code for each of our codes."""
+"""The code of Live for each `ErrorCode`."""
 
 _ENDS: Final[dict[str, tuple[Code | None, Reason]]] = {
     errors.USER_STOP: (None, "close_requested"),
@@ -40,11 +40,11 @@ _ENDS: Final[dict[str, tuple[Code | None, Reason]]] = {
     errors.BACKEND_ERROR: (Code.INFERENCE_FAILED, "connection_lost"),
     errors.SLOW_CONSUMER: (Code.SLOW_CONSUMER, "connection_lost"),
 }
-"""Each end of a session: the code of an error before it, and the reason of `session.closed`."""
+"""For each end of a session: the code of an error before it, and the reason in `session.closed`."""
 
 
 def code_of(refusal: Refusal) -> Code:
-    """Return Live's code of a refusal."""
+    """Return the code of Live for a refusal."""
     match refusal:
         case UnknownField():
             return Code.UNKNOWN_PARAMETER
@@ -56,7 +56,7 @@ def code_of(refusal: Refusal) -> Code:
 
 
 def unserved(refusal: Refusal) -> Refusal:
-    """Return the refusal, or the reason why an event of the protocol is not served."""
+    """Return the refusal; for an event of the protocol that is not served, return one with the reason."""
     why = UNSERVED.get(refusal.unknown_event or "")
     return Unsupported("type", why) if why is not None else refusal
 
@@ -69,5 +69,5 @@ def code_of_end(verdict: Verdict) -> Code | None:
 
 
 def reason_of(verdict: Verdict) -> Reason | None:
-    """Return the reason of the end of a running session; None if it is cut without an event."""
+    """Return the reason in `session.closed` of a running session; None if no such event is sent."""
     return _ENDS[verdict.closed][1] if verdict.closed is not None else None

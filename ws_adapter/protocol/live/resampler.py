@@ -1,4 +1,4 @@
-"""Resampling of a stream in pieces, with a state from which another adapter goes on."""
+"""Resampling of a stream in pieces, with a state that another adapter can restore."""
 
 import math
 from typing import Final
@@ -14,10 +14,10 @@ PAST_S: Final = 0.15
 
 
 class SavedResampler(Struct, frozen=True):
-    """The state of a `Resampler`: its latest input, and the number of samples returned for that."""
+    """The state of a `Resampler`: its latest input, and the number of samples returned for it."""
 
     past: bytes
-    """Float32 at the sample rate of the input."""
+    """Float32 samples at the sample rate of the input."""
     returned: int
 
 
@@ -34,12 +34,12 @@ class Resampler:
         self._returned = 0
         """The samples returned since the beginning of `_past`."""
         self._early = NO_AUDIO.samples
-        """Output that precedes any other."""
+        """Output that is returned before any other."""
         self._late = 0
-        """The samples of output that another resampler returned."""
+        """The number of output samples to skip, since another resampler has returned them."""
 
     def more(self, samples: Samples, *, last: bool = False) -> Samples:
-        """Return the output that is available now, with `last` all that is left."""
+        """Return the output that is available now; with `last`, all remaining output."""
         output: Samples = self._stream.resample_chunk(samples, last=last)
         if self._late:
             skipped = min(self._late, output.size)

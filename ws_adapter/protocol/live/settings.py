@@ -48,10 +48,10 @@ class UnknownModel(Refusal):
 
 
 class Unsupported(Refusal):
-    """An unsupported feature of the protocol; `what` says why."""
+    """An unsupported feature of the protocol; `reason` is for the client."""
 
-    def __init__(self, param: str, what: str) -> None:
-        super().__init__(ErrorCode.INVALID_PAYLOAD, f"{param}: not supported here: {what}", param)
+    def __init__(self, param: str, reason: str) -> None:
+        super().__init__(ErrorCode.INVALID_PAYLOAD, f"{param}: not supported here: {reason}", param)
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Settings:
 
 
 def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) -> Settings:
-    """Read the settings of a session. Raises `Refusal`, and then nothing of it holds.
+    """Return the settings of a session. Raises `Refusal` if any of them is invalid.
 
-    Without a catalogue, while no worker is known, the worker is left to judge model and voice.
+    Without a catalogue (while no worker is known), the worker validates model and voice.
     """
     if session is None:
         raise missing("session", "an object")
@@ -109,7 +109,7 @@ def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) ->
 
 
 def delegation(given: DelegationConfig | None) -> ResolvedDelegation | None:
-    """Return the resolved delegation for the client, which no model here uses."""
+    """Return the delegation settings for the client; no model here delegates. Raises `Refusal`."""
     if given is None:
         return None
     if given.type is None:
@@ -118,9 +118,9 @@ def delegation(given: DelegationConfig | None) -> ResolvedDelegation | None:
 
 
 def refuse_triggers(triggers: Sequence[object] | None) -> None:
-    """Raise `Refusal` if there are any."""
+    """Raise `Refusal` if there are any triggers."""
     if triggers:
-        raise Unsupported("session.triggers", "nobody decides for the model")
+        raise Unsupported("session.triggers", "no service makes decisions for the model")
 
 
 def _model(model: str | None, catalogue: Catalogue | None) -> str:
@@ -155,7 +155,7 @@ def _format(audio: AudioConfig) -> Format:
 
 
 def _voice(audio: AudioConfig, registered: Set[str] | None) -> tuple[Voice, str]:
-    """Return the voice, and the name of an unavailable one."""
+    """Return the voice, and the name of an OpenAI voice that it replaces, empty if it replaces none."""
     given = audio.output.voice if audio.output is not None else None
     name, param = given, "session.audio.output.voice"
     if isinstance(given, VoiceId):
@@ -193,7 +193,7 @@ def _line(message: HistoryMessage, index: int) -> str:
         raise invalid(path, f"expected exactly one part, got {len(content)}")
     part = content[0]
     if part.text is None:
-        raise missing(f"{path}[0].text", "what was said")
+        raise missing(f"{path}[0].text", "a text")
     match message:
         case DeveloperMessage():
             return part.text

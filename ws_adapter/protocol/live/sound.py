@@ -1,7 +1,7 @@
 """Audio of a Live session, in the format that it has chosen for both directions.
 
-Resampling delays what is heard by up to 30 ms and what is said by up to 50 ms, which the tests measure; at
-the end of a turn what the resampler holds back is said too.
+Resampling delays input by up to 30 ms and output by up to 50 ms, as the tests measure. At the end of a turn
+the samples that the resampler holds back are sent too.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ Encoding: TypeAlias = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 INPUT_RATE_HZ: Final = 16_000
 
 BLOCK_S: Final = 0.1
-"""The length of a block of the client's audio that is processed at a time."""
+"""The seconds of the client's audio that are processed at a time."""
 
 SHORT_BLOCK_S: Final = 0.02
-"""The block length for models with frames shorter than `BLOCK_S`: a block delays the input by its length."""
+"""The same for models with units of at most `BLOCK_S`: a block delays the input by its length."""
 
 _LAWS: Final[Mapping[Encoding, CompandingLaw]] = {"audio/pcmu": ULAW, "audio/pcma": ALAW}
 _SCALE: Final = np.float32(32_768)
@@ -49,7 +49,7 @@ class Format:
         return self.width * self.rate_hz
 
     def silence(self, size: int) -> bytes:
-        """Return so many bytes of silence."""
+        """Return `size` bytes of silence."""
         return _LAWS[self.encoding].silence * size if self.encoding in _LAWS else bytes(size)
 
     def decode(self, data: bytes) -> Samples:
@@ -100,12 +100,12 @@ class InputConverter:
         self._waiting += data
 
     def hear(self, data: bytes) -> Samples:
-        """Return the samples that are available now, maybe none."""
+        """Take audio of the client; return the samples that are available now, perhaps none."""
         self._waiting += data
         return self.rest() if len(self._waiting) >= self._block else NO_AUDIO.samples
 
     def rest(self) -> Samples:
-        """Return all waiting samples, without an incomplete one."""
+        """Take all waiting samples; the bytes of an incomplete sample still wait."""
         whole = len(self._waiting) // self.format.width * self.format.width
         if not whole:
             return NO_AUDIO.samples
@@ -138,7 +138,10 @@ class OutputConverter:
         self._resampler = _resampler(OUTPUT_RATE_HZ, format.rate_hz)
 
     def say(self, audio: bytes, *, ends_turn: bool) -> bytes:
-        """Return the bytes to send for a piece of a turn; at its end with the resampler's delay."""
+        """Return the bytes to send for the next audio of a turn, float32 at 24 kHz.
+
+        With `ends_turn`, the samples that the resampler holds back are included.
+        """
         samples = np.frombuffer(audio, "<f4")
         if self._resampler is not None:
             samples = self._resampler.more(samples, last=ends_turn)
@@ -147,7 +150,7 @@ class OutputConverter:
         return self.format.encode(samples)
 
     def stop(self) -> None:
-        """Forget the turn."""
+        """Drop the audio of the turn that the resampler holds back."""
         if self._resampler is not None:
             self._resampler.clear()
 

@@ -16,7 +16,7 @@ _ALAW_IDLE: Final = 8
 
 
 class CompandingLaw:
-    """One of its two companding laws. Codes are bytes, samples float32 in [-1, 1]."""
+    """A companding law of G.711: mu-law or A-law. Codes are bytes, samples are float32 in [-1, 1]."""
 
     def __init__(self, levels: NDArray[np.int16], codes: _Table, silence: int) -> None:
         self.silence = bytes([silence])
@@ -30,7 +30,7 @@ class CompandingLaw:
         return decoded
 
     def encode(self, samples: Samples) -> bytes:
-        """Return one code for each sample; louder samples than 1 are clipped."""
+        """Return one code for each sample; samples beyond [-1, 1] are clipped."""
         scaled = np.clip(np.rint(samples * np.float32(_FULL_SCALE)), -_FULL_SCALE, _FULL_SCALE - 1)
         codes: bytes = self._codes[scaled.astype(np.int32) + _FULL_SCALE].tobytes()
         return codes
@@ -55,14 +55,14 @@ def _alaw_levels() -> NDArray[np.int16]:
     code = np.arange(256, dtype=np.int32) ^ 0x55
     exponent, step = (code >> 4) & 0x07, code & 0x0F
     level = np.where(exponent, ((step << 4) + 0x108) << np.maximum(exponent - 1, 0), (step << 4) + 8)
-    # Nothing has no code of its own: an idle line would be a sound of -72 dBFS, and models hear it.
+    # A-law has no code for 0: an idle line would decode to a sound of -72 dBFS, and models hear it.
     level = np.where(level == _ALAW_IDLE, 0, level)
     return np.where(code & 0x80, level, -level).astype(np.int16)
 
 
 def _alaw_codes() -> _Table:
     sample = np.arange(-_FULL_SCALE, _FULL_SCALE, dtype=np.int32)
-    # Of a negative sample its one's complement: 0 has one code only.
+    # A negative sample is coded by its one's complement, so 0 has only one code.
     size = np.where(sample < 0, ~sample, sample)
     exponent = np.maximum(np.floor(np.log2(np.maximum(size, 1))).astype(np.int32) - 7, 0)
     step = (size >> np.maximum(exponent + 3, 4)) & 0x0F

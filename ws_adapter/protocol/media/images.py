@@ -16,11 +16,11 @@ MAX_FRAME_BYTES: Final = 2**20
 MAX_FRAME_PIXELS: Final = 4_000_000
 
 MAX_SEGMENTS: Final = 128
-"""Segments of a JPEG before the one with its size. Cameras write a dozen; a colour profile and a thumbnail
-may add a few dozen of 64 KiB, and a file of 1 MiB has no room for more of those."""
+"""The most segments of a JPEG up to the one with its size. Cameras write a dozen; a colour profile and a
+thumbnail may add a few dozen of 64 KiB, and a file of 1 MiB has no room for more of those."""
 
 MAX_FILL_BYTES: Final = 64
-"""0xFF before the markers of a JPEG, in all: padding to even addresses takes one each, if any."""
+"""The most 0xFF fill bytes before the markers of a JPEG. Padding to even addresses takes one for each."""
 
 _LONGEST_BASE64: Final = MAX_FRAME_BYTES * 2
 """The most characters of base64 of a permitted picture, with any amount of white space."""
@@ -35,7 +35,7 @@ _PICTURE_DATA: Final = frozenset({0xD9, 0xDA})
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"
 _EXTENDED_BYTES: Final = 10
-"""Payload of the `VP8X` chunk of a WebP."""
+"""The least bytes in the `VP8X` chunk of a WebP."""
 
 Size: TypeAlias = tuple[int, int]
 """Width and height in pixels."""
@@ -74,7 +74,7 @@ def read_frame(picture: Picture, path: str) -> bytes:
 def read_size(data: bytes) -> Size | None:
     """Return the size in a picture's header; None if there is none at its place.
 
-    Looks at no more than `MAX_SEGMENTS` places of `data`, and copies nothing of it.
+    Reads at most `MAX_SEGMENTS` places of `data`, and copies none of it.
     """
     try:
         if data.startswith(b"\xff\xd8\xff"):
@@ -84,7 +84,7 @@ def read_size(data: bytes) -> Size | None:
             return width, height
         if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
             return _webp_size(data)
-    except (struct.error, IndexError):  # it ends too early
+    except (struct.error, IndexError):  # the data ends too early
         pass
     return None
 

@@ -14,13 +14,13 @@ LOWEST_RATE_HZ: Final = 8_000
 HIGHEST_RATE_HZ: Final = 48_000
 
 MAX_CHUNKS: Final = 64
-"""Chunks of a file up to its samples. Studios write a dozen; a file can be made of a million empty ones."""
+"""The most chunks of a file up to its samples. Studios write a dozen; an attacker may write a million."""
 
 _PCM: Final = 1
 _FLOAT: Final = 3
 _EXTENSIBLE: Final = 0xFFFE
 _STREAMED_SIZE: Final = 0x7FFF_0000
-"""The smallest size in a header that stands for an unknown one, written by a program into a pipe."""
+"""The smallest size in a header that means an unknown size: programs write it into a pipe."""
 _FORMATS: Final = {(_PCM, 16), (_PCM, 24), (_PCM, 32), (_FLOAT, 32)}
 
 
@@ -61,7 +61,7 @@ def read_wav(data: bytes, path: str) -> Sound:
         allowed = f"{LOWEST_RATE_HZ} to {HIGHEST_RATE_HZ} Hz"
         raise invalid(path, f"expected WAV of {allowed}, got {layout.rate_hz} Hz")
     frame = layout.channels * layout.bits // 8
-    # Checked before anybody resamples, which would spread one NaN over everything.
+    # Checked before resampling, which would spread one NaN over all samples.
     clip = bounded(_samples(layout, body[: len(body) // frame * frame]), path)
     mono: Samples = clip.samples.reshape(-1, layout.channels).mean(axis=1, dtype=np.float32)
     return Sound(mono, layout.rate_hz, clip.clipped)

@@ -48,25 +48,25 @@ MOST_S: Final = 240.0
 """The most seconds of audio in them, together."""
 
 RETRY_S: Final = 1.0
-"""The seconds between a refusal and the search for another slot."""
+"""The seconds between a refusal and the next request for a slot."""
 
 _BYTES_PER_S: Final = 4 * 16_000
 _SEGMENT_BYTES: Final = _BYTES_PER_S
 """The bytes of a segment for the worker: it is short, so that the slot can be given up soon."""
 
-_OF_THE_MODEL: Final = {
+_MODEL_REASONS: Final = {
     Reason.MODE_UNSUPPORTED: TranscriptionCode.SERVICE_UNAVAILABLE,
     Reason.MODEL_NOT_FOUND: TranscriptionCode.MODEL_NOT_FOUND,
 }
-"""Reasons for which no other slot would help."""
+"""Reasons that concern the model, so that no other slot would help."""
 
 _MESSAGES: Final = {
     TranscriptionCode.BUFFER_FULL: f"{MOST_ITEMS} items, or {MOST_S:g} s of audio, wait to be transcribed",
-    TranscriptionCode.QUEUE_FULL: "no slot was to spare in time",
+    TranscriptionCode.QUEUE_FULL: "no slot was free in time",
     TranscriptionCode.SERVICE_UNAVAILABLE: "no worker transcribes here",
     TranscriptionCode.MODEL_NOT_FOUND: "no worker transcribes with the model of audio.input.transcription",
     TranscriptionCode.NOT_ALLOWED: "the key does not allow the mode transcription",
-    TranscriptionCode.CONTEXT_FULL: "the item is longer than the model can hear",
+    TranscriptionCode.CONTEXT_FULL: "the item is too long for the context of the model",
     TranscriptionCode.INVALID_AUDIO: "the model refused the audio",
     TranscriptionCode.TIMEOUT: "the transcript was not complete in time",
     TranscriptionCode.PROCESSING_ERROR: "the worker failed",
@@ -84,7 +84,7 @@ Step: TypeAlias = TakeSlot | LeaveSlot | OpenWorkerSession | RunSegment | Cancel
 
 
 class _Job:
-    """An item and its progress. Its segments are the same each time that it is restarted."""
+    """An item and its progress. A restarted item has the same segments."""
 
     def __init__(self, item: Transcribe, due_at: float) -> None:
         self.item = item
@@ -206,17 +206,17 @@ class BackgroundTranscription:
         return [OpenWorkerSession(TranscriptionSetup(self._model, is_background=True))]
 
     def displaced(self) -> None:
-        """Handle a worker lost before it was ready; another slot is looked for."""
+        """Handle a worker lost before it was ready; another slot follows."""
         self._hold = SlotPhase.WANTED
 
     def refused(self, now: float) -> list[Step]:
-        """Handle that there is no slot now."""
+        """Handle a refused slot: another one is requested after `RETRY_S`."""
         self._lose()
         self._retry_at = now + RETRY_S
         return []
 
     def unserved(self, code: TranscriptionCode, now: float) -> list[Step]:
-        """Handle that there will be no slot for the item that waits for one."""
+        """Fail the item that waits for a slot, because no slot would serve it."""
         self._lose()
         return [*self._fail(code), *self._advance(now)]
 
@@ -258,7 +258,7 @@ class BackgroundTranscription:
         if job is None or job.segment_of(done.unit) < 0:
             return []
         if done.end is UnitEnd.CONTEXT_FULL:
-            self._lose()  # the worker ends its session with this
+            self._lose()  # the worker ends its session when the context is full
             return [LeaveSlot(), *self._fail(TranscriptionCode.CONTEXT_FULL), *self._advance(now)]
         if done.end in (UnitEnd.FAILED, UnitEnd.CANCELLED):
             verdict = errors.VERDICTS[done.failure or Reason.INFERENCE_FAILED]
@@ -278,7 +278,7 @@ class BackgroundTranscription:
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Step]:
         had_begun = bool(self._jobs) and self._jobs[0].first_unit > 0
-        code = _OF_THE_MODEL.get(reason)
+        code = _MODEL_REASONS.get(reason)
         self._lose()
         if code is None and not had_begun:
             self._retry_at = now + RETRY_S

@@ -1,6 +1,7 @@
-"""Events of `/v1/transcription`, the realtime protocol of vLLM; see `events` for how they are read.
+"""Events of `/v1/transcription`, the realtime protocol of vLLM.
 
-Here `error` is a plain text, and what has no value is written as `null`.
+In this protocol `error` is a plain text, and fields without a value are written as `null`.
+`ws_adapter.protocol.wire.events` explains `REQUIRED`.
 """
 
 from enum import StrEnum
@@ -21,7 +22,7 @@ from ws_adapter.protocol.wire.events import (
 class Code(StrEnum):
     """Error codes, for programs."""
 
-    # The client's; the event changes nothing.
+    # Client errors: the event changes nothing.
     INVALID_JSON = "invalid_json"
     INVALID_FRAME = "invalid_frame"
     UNKNOWN_EVENT = "unknown_event"
@@ -30,13 +31,13 @@ class Code(StrEnum):
     MODEL_NOT_VALIDATED = "model_not_validated"
     INVALID_AUDIO = "invalid_audio"
     BUFFER_FULL = "buffer_full"
-    # The server's; some audio or an utterance is concerned.
+    # Server errors about some audio or an utterance.
     PROCESSING_ERROR = "processing_error"
     QUEUE_FULL = "queue_full"
     SERVICE_UNAVAILABLE = "service_unavailable"
     IDLE_TIMEOUT = "idle_timeout"
     CONTEXT_FULL = "context_full"
-    # The connection closes.
+    # Errors that close the connection.
     UNSUPPORTED_MODE = "unsupported_mode"
     UNAUTHORIZED = "unauthorized"
     RESUME_FAILED = "resume_failed"
@@ -73,7 +74,7 @@ Finality: TypeAlias = (
 
 
 class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update"):
-    """Choose the model of the utterances that follow; success is silent. Nothing else in it is looked at."""
+    """Choose the model of later utterances. No event confirms it; other fields are ignored."""
 
     model: Model | None = None
     trace_context: TraceContext = None
@@ -82,7 +83,7 @@ class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update")
 
 
 class AudioAppend(Struct, frozen=True, tag_field="type", tag="input_audio_buffer.append"):
-    """Audio: for the open utterance, else for the next one."""
+    """Audio for the open utterance, or for the next one if none is open."""
 
     audio: Pcm16 | None = None
     trace_context: TraceContext = None
@@ -94,7 +95,7 @@ class AudioCommit(Struct, frozen=True, tag_field="type", tag="input_audio_buffer
     """Begin an utterance, or with `final` end it."""
 
     final: Finality = False
-    """Words count in any case: true, yes, on and 1; false, no, off and 0."""
+    """Also a word in upper or lower case: true, yes, on or 1; false, no, off or 0."""
 
 
 ClientEvent: TypeAlias = SessionUpdate | AudioAppend | AudioCommit
@@ -104,14 +105,14 @@ ClientEvent: TypeAlias = SessionUpdate | AudioAppend | AudioCommit
 
 
 class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
-    """The first event, sent before anything is read."""
+    """The first event, sent before the server reads any event."""
 
     id: Annotated[str, Meta(pattern="^sess-[0-9a-f]{32}$")]
     created: Count
     """Unix seconds."""
     event_id: str | UnsetType = UNSET
     """Only on `/v1/realtime?intent=transcription`, where a client may speak OpenAI's protocol."""
-    session: Annotated[dict[str, Any], Meta(description="See `event_id`.")] | UnsetType = UNSET
+    session: Annotated[dict[str, Any], Meta(description="Only where `event_id` is.")] | UnsetType = UNSET
     resume: ResumeField = None
 
     offers_resume: ClassVar = True
@@ -127,11 +128,11 @@ class Usage(Struct):
     """Tokens of an utterance."""
 
     prompt_tokens: Count
-    """Input of its first step; what came later is not added."""
+    """Input tokens of the first step; later input is not counted."""
     total_tokens: Count
-    """Both others together."""
+    """The sum of the other two."""
     completion_tokens: Count
-    """All sampled ids, those without text included."""
+    """All sampled tokens, including those without text."""
     prompt_tokens_details: None
     completion_tokens_details: None
 
@@ -149,7 +150,7 @@ class Error(ServerEvent, kw_only=True, tag="error"):
     otherwise."""
 
     error: str
-    """For people."""
+    """A text for people."""
     code: Code
 
     tells_trouble: ClassVar = True
@@ -160,7 +161,7 @@ class Error(ServerEvent, kw_only=True, tag="error"):
 
 
 class Refused(Error, kw_only=True, tag="error"):
-    """An event was refused: that is the client's fault, whatever the code."""
+    """An event was refused, which is the client's fault with any code."""
 
     @property
     def fault(self) -> Fault:

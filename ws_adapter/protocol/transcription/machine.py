@@ -62,15 +62,15 @@ UNSERVED: Final = {
     ErrorCode.QUEUE_CANCELLED: (Code.QUEUE_FULL, "the place in the queue was given up"),
     ErrorCode.SERVICE_UNAVAILABLE: (Code.SERVICE_UNAVAILABLE, "no worker is ready"),
 }
-"""The code and text of each verdict without a slot for an utterance. Its audio is kept."""
+"""The code and text for each verdict that denies an utterance its slot; its audio is kept."""
 
 
 class Transcription(WithoutDetection):
     """The machine of `/v1/transcription`. It holds a slot for each utterance, and for a while after it if no
     other session waits.
 
-    `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` tells what
-    the workers serve, None while none is known.
+    `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` returns
+    what the workers serve, None while no worker is known.
     """
 
     drops_stale: ClassVar = False
@@ -206,7 +206,7 @@ class Transcription(WithoutDetection):
         return model
 
     def _reject(self, rejection: Rejection, now: float) -> list[Action]:
-        # Small events are counted where they arrive, and the bound on audio counts what large ones bring.
+        # Accepted events need no limit here: small frames are limited on arrival, and audio by its bound.
         if not self._refused.allow(now):
             return self.ended(self._refused.flood)
         if self._errors.allow(now):
@@ -301,7 +301,7 @@ class Transcription(WithoutDetection):
                 return self._fail(Code.INVALID_AUDIO, _REFUSED_AUDIO)
             return self._fail(Code.PROCESSING_ERROR, LOST)
         if done.end is UnitEnd.CONTEXT_FULL:
-            self._slot.forget()  # the worker ends its session with this
+            self._slot.forget()  # the worker ends its session when the context is full
             text = "the context of the model is full; commit again to go on in a new utterance"
             return [*self._tell_cut(current), *self._fail(Code.CONTEXT_FULL, text), LeaveSlot()]
         return self._finish() if done.unit == current.last_unit else []
@@ -340,7 +340,7 @@ class Transcription(WithoutDetection):
         return told
 
     def _advance(self, now: float) -> list[Action]:
-        """Advance the state as far as possible; without a slot the time makes no difference."""
+        """Advance the state as far as possible; `now` has no effect without a slot."""
         told: list[Action] = []
         if self.is_over:
             return told
@@ -365,7 +365,7 @@ class Transcription(WithoutDetection):
         return [Send(Delta(delta=text))]
 
     def _tell_done(self, utterance: Utterance) -> list[Action]:
-        """Send the end of the utterance."""
+        """Send the final event of the utterance."""
         return [Send(utterance.done(self._slot.prompt_tokens))]
 
     def _tell_cut(self, utterance: Utterance) -> list[Action]:
@@ -373,12 +373,12 @@ class Transcription(WithoutDetection):
         return self._tell_done(utterance)
 
     def _tell_timed_out(self) -> list[Action]:
-        """Send that the utterance ended by its idle limit."""
+        """Send the error of an utterance that its idle limit has ended."""
         text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
         return [Send(Error(error=text, code=Code.IDLE_TIMEOUT))]
 
     def _tell_failure(self, code: Code, message: str) -> list[Action]:
-        """Send that the utterance failed."""
+        """Send the error of a failed utterance."""
         return [Send(Error(error=message, code=code))]
 
     # ---------------------------------------------------------------------------------------- time

@@ -1,6 +1,6 @@
-"""The state of a transcription as plain data, with which another adapter continues.
+"""The state of a transcription session as plain data, from which another adapter continues it.
 
-Times are seconds of the session's clock before the moment at which the state was taken.
+Times are ages in seconds at the moment of saving; a time in the future is negative.
 """
 
 from msgspec import Struct

@@ -1,4 +1,4 @@
-"""The slot of a session of utterances: it serves one after another, and is kept for a while between two."""
+"""The slot of a transcription session: it serves one utterance after another, and is kept between them."""
 
 from collections import deque
 from typing import Final
@@ -19,11 +19,11 @@ from ws_adapter.protocol.transcription.utterance import Utterance, as_floats
 from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
 
 _RECHECK_S: Final = 1.0
-"""The interval of checking whether others want a slot without an utterance."""
+"""The seconds between two checks whether others want an idle slot."""
 
 
 class TranscriptionSlot:
-    """A session's slot; methods that return actions return those that move it to the wanted state.
+    """A session's slot; its methods return the actions that move it to the wanted state.
 
     `idle_s` is the time for which it is kept without an utterance.
     """
@@ -35,7 +35,7 @@ class TranscriptionSlot:
         self.look_at: float | None = None
         """The time of the next check whether others wait for it."""
         self.away_at: float | None = None
-        """The time at which its worker leaves."""
+        """The time at which its draining worker shuts down."""
         self.last_unit = 0
         self.at_worker: deque[int] = deque()
         """The bytes of each open unit."""
@@ -43,7 +43,7 @@ class TranscriptionSlot:
         self._model = ""
         self._window = 0
         self._vacant_at: float | None = None
-        """The time since when it has had no utterance; None while it has one."""
+        """The time since which it has had no utterance; None while it has one."""
 
     @property
     def has_worker(self) -> bool:
@@ -108,7 +108,7 @@ class TranscriptionSlot:
         return RunSegment(self.last_unit, as_floats(segment), begins=begins, ends=ends)
 
     def reconsider(self, now: float) -> None:
-        """Keep the slot for the next utterance only if no other session waits."""
+        """Check, before the next utterance, whether another session waits for the slot."""
         self.look_at = now if self.has_worker else None
 
     def occupy(self) -> None:

@@ -28,13 +28,13 @@ MOST_AHEAD: Final = 1000
 
 @dataclass(slots=True)
 class Utterance:
-    """The audio between a `commit` and its final one."""
+    """The audio between a `commit` and the final `commit`."""
 
     model: str
     audio: ByteQueue
     """Audio that is not at the worker yet."""
     waiting_since: float
-    """The arrival time of the oldest of it."""
+    """The time since which the next segment waits."""
     is_ended: bool = False
     """Whether no more audio comes."""
     is_timed_out: bool = False
@@ -44,7 +44,7 @@ class Utterance:
     """The number of its last unit at the worker; 0 before the first."""
     sampled_tokens: int = 0
     _said: ByteQueue = field(default_factory=ByteQueue)
-    """Its words in UTF-8."""
+    """The words up to now, in UTF-8."""
 
     @property
     def text(self) -> str:
@@ -113,7 +113,7 @@ class Utterance:
         return self.waiting_since + SEGMENT_WAIT_S if self.audio else None
 
     def take_segment(self, unit: int, now: float) -> bytes:
-        """Return the audio of `unit`, perhaps none."""
+        """Take the audio of `unit`, perhaps none."""
         segment = self.audio.take(LARGEST_BYTES)
         self.waiting_since = now
         self.first_unit = self.first_unit or unit
@@ -122,7 +122,7 @@ class Utterance:
         return segment
 
     def done(self, prompt_tokens: int) -> Done:
-        """Return its final event; a model reads `prompt_tokens` in the first step of every utterance."""
+        """Return the final event; a model reads `prompt_tokens` in the first step of every utterance."""
         given = prompt_tokens if self.has_begun else 0
         usage = Usage(
             prompt_tokens=given,
@@ -226,7 +226,7 @@ class Utterances:
         return self.current
 
     def take_segment(self, unit: int, now: float) -> bytes:
-        """Return the audio of `unit` for the current utterance."""
+        """Take the audio of `unit` from the current utterance."""
         assert self.current is not None
         segment = self.current.take_segment(unit, now)
         self.waiting_bytes -= len(segment)

@@ -1,4 +1,4 @@
-"""Events of a Realtime session of `type: transcription`, beside those that it has in common with the others.
+"""Events of a Realtime session of `type: transcription` that other sessions do not have.
 
 The names and forms are those of the official SDK (`openai.types.realtime`).
 """
@@ -35,7 +35,7 @@ from ws_adapter.protocol.wire.events import Count, ResumeField, SessionResumed
 
 
 class AudioFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """Sound of the client's."""
+    """The audio settings."""
 
     input: InputFields | None = None
 
@@ -44,10 +44,10 @@ class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a session."""
 
     type: Literal["realtime", "transcription"] | None = None
-    """Only transcription: a session stays what it is."""
+    """Only transcription: the type of a session cannot change."""
     audio: AudioFields | None = None
     include: list[Literal["item.input_audio_transcription.logprobs"]] | UnsetType | None = UNSET
-    """Accepted without effect: there are no log probabilities."""
+    """Accepted without effect: no log probabilities are sent."""
 
     REQUIRED: ClassVar = ("type",)
 
@@ -55,7 +55,7 @@ class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
 class SessionUpdate(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="session.update", forbid_unknown_fields=True
 ):
-    """Change what is given, all of it or nothing."""
+    """Change the given settings, all of them or none."""
 
     event_id: EventId | None = None
     session: SessionFields | None = None
@@ -64,14 +64,14 @@ class SessionUpdate(
 
 
 ClientEvent: TypeAlias = SessionUpdate | AudioAppend | AudioCommit | AudioClear | ResponseCreate
-"""`response.create` is refused: there is nobody to answer."""
+"""`response.create` is refused: these sessions have no responses."""
 
 
 # ----------------------------------------------------------------------------------------------- server
 
 
 class VadResource(Struct, kw_only=True, tag_field="type", tag="server_vad"):
-    """The server hears when the user begins and ends."""
+    """Turn detection by the server, which detects the start and end of speech."""
 
     threshold: float
     prefix_padding_ms: Count
@@ -79,7 +79,7 @@ class VadResource(Struct, kw_only=True, tag_field="type", tag="server_vad"):
 
 
 class InputResource(Struct, kw_only=True):
-    """The format of the input."""
+    """The settings of the input audio."""
 
     format: Format
     transcription: AsGiven | None
@@ -88,27 +88,28 @@ class InputResource(Struct, kw_only=True):
 
 
 class AudioResource(Struct, kw_only=True):
-    """Sound of the client's."""
+    """The audio settings."""
 
     input: InputResource
 
 
 class SessionResource(Struct, kw_only=True):
-    """A session as it is."""
+    """The current settings of a session."""
 
     type: Literal["transcription"] = "transcription"
     object: Literal["realtime.transcription_session"] = "realtime.transcription_session"
     id: str
     expires_at: Count
-    """Unix seconds of its end."""
+    """The latest end of the session, in Unix seconds."""
     audio: AudioResource
     include: list[str] | None
     unsupported_fields: list[str] | UnsetType = UNSET
-    """Paths in `session` of what was accepted but is not honoured; absent if there is nothing."""
+    """Paths in `session` of accepted fields without effect; absent if there are none."""
 
 
 class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
-    """The first event, sent before anything is read, in the forms of both protocols of this address."""
+    """The first event, sent before the server reads any event. It has the fields of both protocols of this
+    path."""
 
     id: str
     created: Count
@@ -120,7 +121,7 @@ class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
 
 
 class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
-    """A change is made; the session is this."""
+    """The settings were changed; `session` has all of them."""
 
     session: SessionResource
 

@@ -69,8 +69,10 @@ _SERVERS = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVA
 
 
 class TranscriptionGa(Transcription):
-    """The machine of OpenAI's transcription, with the arguments of `Transcription`; `new_token` makes ids
-    differ. `given` are initial settings that differ from the defaults."""
+    """The machine of OpenAI's transcription, with the arguments of `Transcription`.
+
+    `new_token` returns random digits for ids. `given` are initial settings that differ from the defaults.
+    """
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class TranscriptionGa(Transcription):
                 return [*self._commit_all(now), *self._advance(now)]
             case AudioClear():
                 return self._clear()
-        raise Denied(None, "a session of transcription has no answers; connect with ?model= to converse")
+        raise Denied(None, "a transcription session has no responses; connect with ?model= to converse")
 
     def _update(self, event: SessionUpdate) -> list[Action]:
         assert event.session is not None
@@ -210,7 +212,7 @@ class TranscriptionGa(Transcription):
             self._buffer.check_room(len(data))
         except Refusal:
             if was_refused:
-                return []  # it was said before: sound comes all the time
+                return []  # the client was told before, and audio comes continuously
             raise
         self._refuses_audio = False
         self._has_input = True
@@ -248,14 +250,14 @@ class TranscriptionGa(Transcription):
                 actions.append(self._factory.event(ga.SpeechStopped, **fields))
                 try:
                     actions += self._commit(self._buffer.take(edge.at), now)
-                except Refusal as refusal:  # there is no event of the client to refuse
+                except Refusal as refusal:  # no event of the client caused it
                     actions += self._refuse(refusal, None, now)
         return [*actions, *self._advance(now)]
 
     def _commit_all(self, now: float) -> list[Action]:
         """Commit the input as one turn of the user."""
         if len(self._awaited) >= MOST_AHEAD:
-            raise Denied(ga.Code.BUFFER_FULL, f"at most {MOST_AHEAD} items may await their words")
+            raise Denied(ga.Code.BUFFER_FULL, f"at most {MOST_AHEAD} items may wait for their transcripts")
         data = self._buffer.take_all() if self._listening is None else self._buffer.take_whole()
         self._listening = self._new_listening()
         return self._commit(data, now)
@@ -317,7 +319,7 @@ class TranscriptionGa(Transcription):
         return [self._factory.event(ga.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)]
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """Handle that there is no slot: the waiting items fail; the next one asks for another slot."""
+        """Fail the current item, because there is no slot; the next item asks for another slot."""
         if self.is_over or self._utterances.current is None:
             return []
         self._slot.forget()
@@ -376,7 +378,7 @@ class ProtocolChooser(Transcription):
         return self._other._save_dialect(blobs) + _UNDECIDED if self._other is not None else b""
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        """Go on from a saved state, in the protocol that the client used with the last adapter."""
+        """Go on from a saved state, in the protocol that the client used with the previous adapter."""
         other, self._other = self._other, None
         dialect = msgspec.msgpack.decode(state, type=SavedTranscription).dialect
         if other is None or not dialect:

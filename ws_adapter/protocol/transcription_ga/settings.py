@@ -76,9 +76,9 @@ class Settings:
         return isinstance(self._fields.transcription, TranscriptionConfig)
 
     def changed(self, new: SessionFields, catalogue: Catalogue | None, *, has_input: bool) -> "Settings":
-        """Return the settings with a change. Raises `Refusal`, and then nothing of it holds."""
+        """Return the settings with a change. Raises `Refusal` if any part of it is invalid."""
         if new.type != "transcription":
-            message = "session.type: a session cannot become another; connect again with ?model="
+            message = "session.type: the type of a session cannot change; connect again with ?model="
             raise Denied(Code.INVALID_SESSION_TYPE, message, "session.type")
         given = new.audio.input if new.audio is not None and new.audio.input is not None else InputFields()
         if isinstance(given.turn_detection, SemanticVad):
@@ -88,7 +88,7 @@ class Settings:
             given = msgspec.structs.replace(given, turn_detection=merged(_SERVER_VAD, given.turn_detection))
         fields = merged(self._fields, given)
         if has_input and format_of(fields.format) != self.format:
-            raise invalid("session.audio.input.format", "audio has come: it keeps its format")
+            raise invalid("session.audio.input.format", "the format cannot change after the first audio")
         include = self._include
         if not isinstance(new.include, msgspec.UnsetType):
             include = list(new.include) if new.include is not None else None
@@ -124,7 +124,7 @@ class Settings:
 
     @property
     def _unsupported(self) -> list[str]:
-        """Paths of accepted values without effect: no model here gets them."""
+        """Paths of accepted fields without effect: no model here gets them."""
         told = _as_given(self._fields.transcription) or {}
         paths = [f"audio.input.transcription.{name}" for name in told if name != "model"]
         if _as_given(self._fields.noise_reduction) is not None:
@@ -146,7 +146,7 @@ def _worker_model(fields: InputFields, catalogue: Catalogue | None) -> str:
 
 
 def _as_given(value: object) -> dict[str, object] | None:
-    """Return a value in its given form."""
+    """Return the given fields of a struct; None for any other value."""
     if not isinstance(value, Struct):
         return None
     fields = {name: getattr(value, name) for name in value.__struct_fields__}

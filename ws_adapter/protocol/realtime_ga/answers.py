@@ -1,4 +1,4 @@
-"""The responses of a session: one at a time at the worker, whatever waits for it and for the client."""
+"""The responses of a session: one is at the worker, others wait for it, and output waits for the client."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ MOST_UNSENT_S: Final = 60.0
 """The most seconds of an answer that may wait for a client that does not read."""
 
 AT_ONCE_S: Final = 1.0
-"""The seconds of it that are sent at a time when the client reads again."""
+"""The seconds of such an answer that are sent at a time when the client reads again."""
 
 _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
 
@@ -69,7 +69,7 @@ class Answers:
     def save(
         self, responses: Sequence[Response], now: float, blobs: Blobs, *, has_journal: bool
     ) -> SavedAnswers:
-        """Return the state, with places among `responses`."""
+        """Return the state; responses are saved as their places in `responses`."""
         pieces = [signal for signal in self._unsent if isinstance(signal, Piece)]
         return SavedAnswers(
             self.slot.save(has_journal=has_journal),
@@ -114,7 +114,7 @@ class Answers:
         return self._unsent_bytes
 
     @property
-    def are_none(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether there are no open responses."""
         return self.active is None and self._running is None and not self._waiting
 
@@ -124,11 +124,11 @@ class Answers:
             message = f"Conversation already has an active response in progress: {active.id}"
             raise Denied(Code.ACTIVE_RESPONSE, message)
         if is_beside and sum(response.is_beside for response in self._waiting) >= MOST_BESIDE:
-            message = f"{MOST_BESIDE} responses outside the conversation wait already; wait for one"
+            message = f"{MOST_BESIDE} responses outside the conversation already wait; wait until one is done"
             raise Denied(Code.ACTIVE_RESPONSE, message)
 
     def create(self, response: Response) -> list[Action]:
-        """Ask the model for a response; conversation responses go before others."""
+        """Queue a response; responses of the conversation go before others."""
         if response.is_beside:
             self._waiting.append(response)
         else:
@@ -249,7 +249,7 @@ class Answers:
         return told
 
     def _end(self, response: Response, signal: UnitDone) -> list[Action]:
-        if signal.failure is Reason.INPUT_TOO_LONG and response.shortens():
+        if signal.failure is Reason.INPUT_TOO_LONG and response.shorten():
             self._running = None
             self._waiting.appendleft(response)
             return []
@@ -267,5 +267,5 @@ class Answers:
             case UnitEnd.FAILED:
                 return failure(signal)
             case UnitEnd.CANCELLED:
-                return Refusal(ErrorCode.INFERENCE_ERROR, "the worker broke the answer off; ask again")
+                return Refusal(ErrorCode.INFERENCE_ERROR, "the worker cancelled the answer; ask again")
         return None

@@ -35,7 +35,7 @@ from ws_adapter.protocol.wire.errors import invalid
 NOTHING_DIFFERENT: Final = ResponseFields()
 
 _NOTHING_SAID: Final = (Message("system", (DEFAULT_PROMPT,)),)
-"""The input for a model if there is none."""
+"""The input of a model if the conversation is empty."""
 
 
 def read_input(given: ResponseFields, settings: Settings, conversation: Conversation) -> list[Message] | None:
@@ -56,7 +56,7 @@ def read_input(given: ResponseFields, settings: Settings, conversation: Conversa
     return messages_of(entries)
 
 
-def ask(
+def response_settings(
     given: ResponseFields,
     told: Iterable[Message] | None,
     settings: Settings,
@@ -65,8 +65,10 @@ def ask(
     *,
     has_spoken: bool,
 ) -> ResponseSettings:
-    """Return the settings of a response. Raises `Refusal`. `told` is the result of `read_input`;
-    `has_spoken`: the session keeps its voice."""
+    """Return the settings of a response. Raises `Refusal`.
+
+    `told` is the result of `read_input`. `has_spoken`: the session keeps its voice.
+    """
     if given.prompt is not None:
         raise invalid("response.prompt", "expected null: no prompts are stored here")
     output = (given.audio.output if given.audio is not None else None) or ResponseOutputFields()
@@ -99,7 +101,7 @@ def ask(
         parallel_tool_calls=parallel is not False,
     )
 
-    def ask_of(messages: Iterable[Message]) -> Turn:
+    def turn_of(messages: Iterable[Message]) -> Turn:
         if not calls_tools:
             messages = without_calls(messages)
         beginning = [Message("system", (instructions,))] if instructions else []
@@ -109,10 +111,10 @@ def ask(
         ratio = settings.retention_ratio
         if told is not None or ratio is None or not conversation.shorten(ratio):
             return None
-        return ask_of(conversation.messages())
+        return turn_of(conversation.messages())
 
     return ResponseSettings(
-        turn=ask_of(conversation.messages() if told is None else told),
+        turn=turn_of(conversation.messages() if told is None else told),
         setup=replace(settings.setup, voice=voice_of(voice)),
         modality=modality,
         format=format_of(output.format or settings.output.format),

@@ -1,4 +1,4 @@
-"""Effects of each client event on a session that has begun."""
+"""The effect of each client event on a session that has begun."""
 
 from collections.abc import Callable
 from functools import partial
@@ -100,7 +100,7 @@ class Commands:
             dialogue.check_audio(len(data))
         except Refusal:
             if self._refuses_audio:
-                return []  # it was said before: sound comes all the time
+                return []  # the client was told before, and audio comes continuously
             self._refuses_audio = True
             raise
         self._refuses_audio = False

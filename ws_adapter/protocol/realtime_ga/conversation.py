@@ -43,7 +43,7 @@ MOST_KEPT_BYTES: Final = 2**22
 """The most bytes of answer audio, which is kept only for retrieval: the oldest is dropped."""
 
 MOST_HISTORY: Final = 8_000
-"""The latest characters of the history for a model that can be given it only as text."""
+"""The most characters of the history for a model that gets it only as text: the latest."""
 
 FRONT: Final = "root"
 
@@ -66,7 +66,7 @@ class Entry:
         self.sound = bytearray()
         """The audio of the item, in the output format."""
         self._saved = b""
-        """A serialised `SavedItem`."""
+        """The serialised `SavedItem`."""
         self._saved_from: tuple[Any, ...] = ()
         """Fields of the item from which `_saved` was made."""
 
@@ -106,7 +106,7 @@ class Entry:
 
     @property
     def is_speech(self) -> bool:
-        """Whether it is an utterance: every item but those of the system."""
+        """Whether it is not of the system: those of the system are dropped last."""
         return not (isinstance(self.item, MessageItem) and self.item.role == "system")
 
     @property
@@ -206,7 +206,7 @@ class Conversation:
 
     @property
     def size(self) -> int:
-        """The bytes of its form for the model."""
+        """The bytes of all items in their form for the model."""
         return sum(entry.size for entry in self._entries.values())
 
     @property
@@ -244,11 +244,11 @@ class Conversation:
         return self._entries.get(item_id)
 
     def has_dropped(self, item_id: str) -> bool:
-        """Return whether this item, or call, was dropped for newer ones, which its client cannot know."""
+        """Return whether this item, or call, was dropped for newer ones, without an event for the client."""
         return item_id not in self._entries and item_id in self._dropped
 
     def admit(self, size: int) -> None:
-        """Make room for an item of `size` bytes. Raises `Refusal` where there is none, without a `ratio`."""
+        """Make room for an item of `size` bytes. Without a `ratio`, raises `Refusal` if there is no room."""
         if self.ratio is not None:
             self.make_room(size)
             return
@@ -257,12 +257,14 @@ class Conversation:
             raise Denied(Code.CONVERSATION_FULL, message)
         if self.size + size > MOST_BYTES:
             most = f"{MOST_BYTES // 2**20} MiB of text, pictures and clips as float32 at 16 kHz"
-            message = f"the conversation would have more than {most}; delete items of it"
+            message = f"the conversation would have more than {most}; delete some items"
             raise Denied(Code.CONVERSATION_FULL, message)
 
     def make_room(self, size: int = 0) -> None:
-        """Drop the oldest clips and pictures, or items, if an item of `size` bytes has no room; then so
-        many that no more than `ratio` of a bound remains. System items are dropped last."""
+        """Drop the oldest clips and pictures, then items, if an item of `size` bytes has no room.
+
+        At most the share `ratio` of a bound remains then. System items are dropped last.
+        """
         ratio = 1.0 if self.ratio is None else self.ratio
         if (held := self.size) + size > MOST_BYTES:
             most = min(int(MOST_BYTES * ratio), MOST_BYTES - size)
@@ -318,7 +320,7 @@ class Conversation:
             self.find(item_id, Code.DELETE_UNKNOWN)
             del self._entries[item_id]
 
-    def keep_sound(self) -> None:
+    def drop_old_sound(self) -> None:
         """Drop the oldest answer audio beyond the bound."""
         kept = 0
         for entry in reversed(self._entries.values()):
@@ -328,11 +330,14 @@ class Conversation:
                 entry.sound.clear()
 
     def messages(self) -> list[Message]:
-        """Return its form for the model."""
+        """Return the messages for the model."""
         return messages_of(entry for entry in self._entries.values() if entry.is_told)
 
     def written(self) -> list[Message]:
-        """Return the same as text, for a model that gets the audio since its last answer again."""
+        """Return the messages with transcripts in place of clips, for a model that gets them as text.
+
+        Clips after its last answer stay, since it gets that audio again.
+        """
         entries = [entry for entry in self._entries.values() if entry.is_told]
         answers = [at for at, entry in enumerate(entries) if entry.message.role == "assistant"]
         heard = answers[-1] if answers else 0
@@ -397,7 +402,7 @@ def without_calls(messages: Iterable[Message]) -> Iterator[Message]:
             yield structs.replace(message, calls=())
 
 
-def told(item: Item) -> Item:
+def copied(item: Item) -> Item:
     """Return a copy of an item, so that later changes do not alter what is sent."""
     if isinstance(item, MessageItem):
         return structs.replace(item, content=list(item.content))

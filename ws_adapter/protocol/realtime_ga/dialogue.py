@@ -15,8 +15,8 @@ from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscr
 from ws_adapter.protocol.core.transcriptions import Transcriptions
 from ws_adapter.protocol.core.turn import Message, Speech
 from ws_adapter.protocol.realtime_ga.answers import Answers
-from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
-from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, told
+from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, response_settings
+from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, copied
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Listening, SpeechBegan
 from ws_adapter.protocol.realtime_ga.native import Native
@@ -47,7 +47,7 @@ OVERSHOOT_MS: Final = 100
 """The tolerance for a reported end of playback after the actual one: clocks differ."""
 
 
-_TOOLS_IGNORED: Final = Note("it offers tools to a model that calls none: session.tools stays empty")
+_TOOLS_IGNORED: Final = Note("tools ignored: the model calls none, so session.tools stays empty")
 
 _TAIL_BYTES: Final = 4096
 """The bytes that a resampler may still hold back at the end of audio."""
@@ -71,7 +71,7 @@ class Dialogue:
         self.buffer = self._new_buffer(settings)
         self.conversation = Conversation(factory.new_id("conv"), settings.retention_ratio)
         self.idle_at: float | None = None
-        """The time at which the model speaks again because the user is silent."""
+        """The time at which the model speaks again if the user stays silent."""
         self._session_id = session_id
         self._expires_at = expires_at
         self._factory = factory
@@ -89,12 +89,12 @@ class Dialogue:
         """Whether a transcript was ever requested."""
         self._transcriptions = Transcriptions()
         self._owes_answer = False
-        """Whether a turn has ended that is answered after the present response."""
+        """Whether a turn has ended that is answered after the current response."""
 
     def save(
         self, responses: Sequence[Response], now: float, blobs: Blobs, *, has_journal: bool
     ) -> SavedDialogue:
-        """Return the state; see `Native.save`."""
+        """Return the state; `responses` and `has_journal` are those of `Native.save`."""
         native, listening = self.native, self._listening
         return SavedDialogue(
             blobs.keep(self.settings.save()),
@@ -113,7 +113,7 @@ class Dialogue:
         )
 
     def restore(self, saved: SavedDialogue, blobs: Saved, now: float) -> list[Action]:
-        """Go on from a saved state with the same settings, but for the model's own turns.
+        """Go on from a saved state with the same settings. `Native.restore` restores the model's own turns.
 
         Raises `ValueError` or `KeyError`.
         """
@@ -149,7 +149,7 @@ class Dialogue:
         """Change the settings."""
         assert event.session is not None
         old = self.settings
-        can_take_turns = self._answers.are_none and not self.conversation.has_unwritten_speech
+        can_take_turns = self._answers.is_idle and not self.conversation.has_unwritten_speech
         new = old.changed(
             event.session,
             self._catalogue(),
@@ -215,7 +215,7 @@ class Dialogue:
     # --------------------------------------------------------------------------------- what is heard
 
     def check_audio(self, size: int) -> None:
-        """Raise `Refusal` if so many bytes of audio cannot be taken."""
+        """Raise `Refusal` if `size` bytes of audio cannot be taken."""
         if not self.settings.abilities.hears:
             raise invalid("audio", "the model cannot hear; send text")
         self.buffer.check_room(size)
@@ -266,7 +266,7 @@ class Dialogue:
         ]
         try:
             actions += self._commit(self.buffer.take(at), item_id)
-        except Refusal as refusal:  # there is no event of the client to refuse
+        except Refusal as refusal:  # no event of the client caused it
             code = refusal.name if isinstance(refusal, Denied) else None
             return [*actions, self._factory.error(code, refusal.message)]
         if self.native is not None and self.native.is_away:
@@ -326,7 +326,7 @@ class Dialogue:
         """Handle a transcription result; its item may have been dropped meanwhile."""
         if isinstance(news, InputTranscriptDone) and item_id in self.conversation:
             self.conversation.find(item_id, Code.RETRIEVE_UNKNOWN).transcribe(news.text)
-        return [input_transcripts.told(self._factory, item_id, news)]
+        return [input_transcripts.transcript_event(self._factory, item_id, news)]
 
     @property
     def _vad(self) -> ServerVad | None:
@@ -335,7 +335,7 @@ class Dialogue:
     def _new_listening(self) -> Listening | None:
         vad = self.settings.turn_detection
         if isinstance(vad, SemanticVad):
-            vad = structs.replace(vad_of(vad), create_response=False)  # it tells, and no more
+            vad = structs.replace(vad_of(vad), create_response=False)  # speech is only reported
         return Listening(vad, self.buffer) if vad is not None else None
 
     # -------------------------------------------------------------------------------- the conversation
@@ -362,7 +362,7 @@ class Dialogue:
         self._has_input = True
         before = self.conversation.before(entry.item.id)
         return [
-            self._factory.event(shape, previous_item_id=before, item=told(entry.item))
+            self._factory.event(shape, previous_item_id=before, item=copied(entry.item))
             for shape in (events.ItemAdded, events.ItemDone)
         ]
 
@@ -406,7 +406,7 @@ class Dialogue:
         """Create a response with the client's fields; `input` is the result of `read_input`."""
         spoken = self.native.active if self.native is not None else None
         self._answers.check(is_beside=fields.conversation == "none", spoken=spoken)
-        asked = ask(
+        asked = response_settings(
             fields,
             input,
             self.settings,

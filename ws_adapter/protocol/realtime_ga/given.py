@@ -38,7 +38,7 @@ _OF_ROLE = {
 
 
 def read_item(given: GivenItem, new_id: str, format: Format, abilities: Abilities, path: str) -> Entry:
-    """Return an item in its form for a conversation. Raises `Refusal`; touches nothing of a session."""
+    """Return an item in its form for a conversation. Raises `Refusal`; changes nothing of a session."""
     item_id = given.id or new_id
     match given:
         case GivenCall():
@@ -91,13 +91,13 @@ def _part(part: GivenPart, format: Format, abilities: Abilities, path: str) -> t
                     part.audio, format, abilities, f"{path}.audio"
                 )
             if part.audio and not part.transcript:
-                raise invalid(f"{path}.audio", "the model hears the microphone alone; send text")
+                raise invalid(f"{path}.audio", "the model hears only the microphone; send text")
             if not part.transcript:
                 raise missing(f"{path}.audio", "base64 audio, or a transcript,")
             return InputAudioContent(transcript=part.transcript), part.transcript
         case OutputAudioPart():
             if part.audio:
-                message = "an answer of the model cannot be given; leave it out"
+                message = "audio of the model cannot be supplied; leave it out"
                 raise invalid(f"{path}.audio", message)
             return Written(text=part.transcript or ""), part.transcript or ""
         case OutputTextPart():

@@ -1,6 +1,6 @@
 """The input buffer: microphone audio that is in no item yet.
 
-Places in it are samples of float32 at 16 kHz, counted from the first audio that was ever appended.
+Positions in it are samples of float32 at 16 kHz, counted from the first audio that was ever appended.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ MOST_REPLAYED_S: Final = 30.0
 
 
 class InputBuffer:
-    """The buffer takes audio in `format`, and holds it in the model's form: float32 at 16 kHz.
+    """The buffer of audio in `format`, which it holds in the model's form: float32 at 16 kHz.
 
     `unit_s` is the length of a unit of the model.
     """
@@ -65,13 +65,13 @@ class InputBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that it holds."""
+        """The bytes of held audio."""
         return 4 * (self.end - self.begin) + self._input_converter.waiting_bytes
 
     def check_room(self, size: int) -> None:
         """Raise `Refusal` if `size` more bytes exceed the bound."""
         if (self._bytes + size) / self.format.bytes_per_s > MOST_S:
-            message = f"{MOST_S:g} s of audio wait, the most that may; commit or clear them"
+            message = f"at most {MOST_S:g} s of audio may wait; commit or clear them"
             raise Denied(Code.BUFFER_FULL, message, "audio")
 
     def append(self, data: bytes) -> Samples:
@@ -86,7 +86,7 @@ class InputBuffer:
         return np.concatenate([NO_AUDIO.samples, *self._held])
 
     def take(self, end: int) -> bytes:
-        """Remove and return the held audio up to `end`."""
+        """Remove and return the held audio up to `end`, as float32 at 16 kHz."""
         samples = self.samples
         size = min(max(0, end - self.begin), samples.size)
         self.forget(end)
@@ -94,12 +94,18 @@ class InputBuffer:
         return data
 
     def take_whole(self) -> bytes:
-        """Remove and return all held audio, in the middle of a sound. Raises `Refusal` if it is too short."""
+        """Remove and return all held audio; the sound continues, so the resampler keeps its delay.
+
+        Raises `Refusal` if it is too short.
+        """
         self._check_length()
         return self.take(self.end)
 
     def take_all(self) -> bytes:
-        """Remove and return all held audio, at the end of a sound. Raises `Refusal` if it is too short."""
+        """Remove and return all held audio, with the rest from the resampler: the sound ends here.
+
+        Raises `Refusal` if it is too short.
+        """
         self._check_length()
         self._hold(self._input_converter.end())
         data = self.take(self.end)
@@ -157,12 +163,12 @@ class Replay:
 
     @property
     def samples(self) -> Samples:
-        """All that is kept."""
+        """All kept samples."""
         return np.concatenate(self._heard) if self._heard else NO_AUDIO.samples
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that it holds."""
+        """The bytes of held audio."""
         return 4 * self._size
 
     def begin(self, samples: Samples) -> None:
@@ -188,5 +194,5 @@ class Replay:
 
 
 def ms_of(place: int) -> int:
-    """Return the milliseconds from the first audio to a place."""
+    """Return the milliseconds from the first audio to a position."""
     return max(0, place) * 1000 // INPUT_RATE_HZ

@@ -12,20 +12,20 @@ from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad
 from ws_adapter.protocol.wire.codec import Samples
 
 LONGEST_S: Final = MOST_S - 30.0
-"""The longest speech without a pause: then it is a turn, and later speech is another."""
+"""The most seconds of speech without a pause: longer speech becomes several turns."""
 
 _REACH: Final = RATE_HZ // 2
 """The latest samples that may turn out to be the beginning of speech."""
 
 
 class SpeechBegan(Struct, frozen=True):
-    """The user speaks; the turn begins at this position in the buffer, its padding included."""
+    """The user speaks; the turn begins at position `at` in the buffer, its padding included."""
 
     at: int
 
 
 class Ended(Struct, frozen=True):
-    """The user has spoken; includes the silence that ended the speech."""
+    """The user has stopped speaking; the turn ends at `at`, after the silence that ended the speech."""
 
     at: int
 
@@ -46,7 +46,7 @@ class Listening:
 
     @classmethod
     def restored(cls, saved: SavedListening, buffer: InputBuffer) -> "Listening":
-        """Return turn detection from a saved state; see `unscored`."""
+        """Return turn detection from a saved state; the detector still has to score `unscored`."""
         made = cls(saved.vad, buffer)
         made._edges.restore(saved.edges)
         made.is_speech, made._from, made._heard = saved.is_speech, saved.since, saved.heard
@@ -54,11 +54,11 @@ class Listening:
 
     @property
     def unscored(self) -> Samples:
-        """The samples without a score, which another detector gets first."""
+        """The samples without a score, which a new detector gets first."""
         return self._buffer.samples[max(0, self._heard - self._buffer.begin) :]
 
     def detects_as(self, vad: ServerVad) -> bool:
-        """Return whether other settings detect the same, so that detection can continue."""
+        """Return whether other settings detect speech equally, so that detection can continue."""
         own, other = ((one.threshold, one.silence_duration_ms) for one in (self.vad, vad))
         return own == other
 

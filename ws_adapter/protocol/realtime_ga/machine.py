@@ -72,17 +72,19 @@ IDLE_S: Final = 60.0
 """The seconds for which an idle session keeps a slot that others wait for."""
 
 MOST_EARLY: Final = 1000
+"""The most events that may come before a session has its slot."""
+
 MOST_EARLY_BYTES: Final = 2**20
 """The most bytes of events that may come before a session has its slot."""
 
 
 class RealtimeGa:
-    """The machine of OpenAI's Realtime. It sends only errors before it has a slot, and keeps the slot while
-    it is of use.
+    """The machine of OpenAI's Realtime. It sends only errors before it has a slot. It gives an idle slot
+    back if others wait.
 
-    `model` is that of the URL. `catalogue` tells what the workers serve, None while none is known;
-    `new_token` makes ids differ; `unix` makes a time of the session's clock one of the calendar. `given` is
-    how the session begins where that is not as usual; its model does not count.
+    `model` is that of the URL. `catalogue` returns what the workers serve, None while no worker is known.
+    `new_token` returns random digits for ids. `unix` converts a time of the session's clock to Unix time.
+    `given` are initial settings that differ from the defaults; their `model` is ignored.
     """
 
     drops_stale: ClassVar = False
@@ -158,10 +160,10 @@ class RealtimeGa:
     # ------------------------------------------------------------------------------------- the state
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
-        """Return the state; a model that takes turns by itself continues from a journal alone."""
+        """Return the state. Without a journal, None if the model has begun to take turns by itself."""
         dialogue, answers = self._dialogue, self._answers
-        is_heard = self._native is not None and self._native.has_begun and self._native_has_slot
-        if self.is_over or dialogue is None or (is_heard and not has_journal):
+        is_native = self._native is not None and self._native.has_begun and self._native_has_slot
+        if self.is_over or dialogue is None or (is_native and not has_journal):
             return None
         responses = answers.responses(self._native.active if self._native is not None else None)
         is_kept = has_journal and not self._native_has_slot
@@ -253,10 +255,13 @@ class RealtimeGa:
         """Handle a worker lost before it was ready: `granted` or `refused` follows, in time."""
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """Handle that there is no slot: a running session asks again when it needs one."""
+        """Fail the open responses, because there is no slot; the next response asks for another slot.
+
+        The session ends if it has not begun, the model takes turns by itself, or the reason is permanent.
+        """
         native = self._native
-        is_heard = native is not None and not native.is_away
-        if self._dialogue is None or is_heard or verdict.code not in _PASSING:
+        is_native = native is not None and not native.is_away
+        if self._dialogue is None or is_native or verdict.code not in _TEMPORARY:
             return self.ended(verdict)
         self._answers.slot.lost()
         return self._answers.fail_all(Code.OVERLOADED, verdict.message)
@@ -293,7 +298,7 @@ class RealtimeGa:
         return self._then(actions, now)
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
-        """Handle a lost worker: its response fails, and the next one uses another worker."""
+        """Handle a lost worker: the open responses fail, and the next one uses another worker."""
         if reason is Reason.MODEL_NOT_FOUND:
             message = f"the model {shown(self._model)} is not served here; /v1/models lists those that are"
             return self._conclude(model_end(Code.INVALID_MODEL, message))
@@ -372,15 +377,15 @@ class RealtimeGa:
         slot, dialogue = self._answers.slot, self._dialogue
         actions: list[Action] = []
         if is_due(slot.due_at, now):
-            is_heard = self._native is not None and not self._native.is_away
-            if slot.hold is SlotPhase.WANTED and (dialogue is None or is_heard):
+            is_native = self._native is not None and not self._native.is_away
+            if slot.hold is SlotPhase.WANTED and (dialogue is None or is_native):
                 return self._conclude(end_of(errors.QUEUE_TIMEOUT))
             if slot.hold is SlotPhase.WANTED:
                 actions += [
                     *slot.leave(),
                     *self._answers.fail_all(Code.OVERLOADED, errors.QUEUE_TIMEOUT.message),
                 ]
-            elif is_heard and self._native is not None:
+            elif is_native and self._native is not None:
                 actions += self._native.open(slot)
             elif dialogue is not None:
                 actions += slot.open(dialogue.settings.setup)
@@ -392,7 +397,7 @@ class RealtimeGa:
             actions += dialogue.timed_out()
         if is_due(self._unused_at, now):
             self._unused_at = now + IDLE_S
-            if others_wait and self._answers.are_none:
+            if others_wait and self._answers.is_idle:
                 actions += slot.leave()
                 if self._native is not None:
                     self._native.give_back(now)
@@ -439,7 +444,7 @@ class RealtimeGa:
         )
 
     def _read(self, event: ClientEvent, later: DeferredRead, now: float) -> list[Action]:
-        """Read a possibly long event, if necessary beside the event loop, and handle it."""
+        """Read a possibly long event, off the event loop if it is large, and handle it."""
         if later.size <= LARGE_FRAME:
             return later.then(later.read())
 
@@ -462,7 +467,7 @@ class RealtimeGa:
         return self._reading.offload(later.size, attempt, go_on)
 
     def _then(self, actions: list[Action], now: float) -> list[Action]:
-        """Add the actions that follow: turns are answered, and a worker is requested for that."""
+        """Return `actions` and those that follow: answer turns, and request a worker for them."""
         dialogue, answers = self._dialogue, self._answers
         if dialogue is None:
             return actions
@@ -474,14 +479,14 @@ class RealtimeGa:
         actions = [*actions, *dialogue.answer_turn()]
         if native is None:
             actions += answers.advance(now)
-        elif not answers.are_none and native.active is None:
+        elif not answers.is_idle and native.active is None:
             native.leave(user_speaks=dialogue.user_speaks)
             actions += answers.advance(now)
         else:
             if native.is_away:
                 actions += native.come_back(now)
             actions += native.advance(answers.slot, now + self._limits.realtime_wait_s, now)
-        is_used = not answers.are_none or (native is not None and native.active is not None)
+        is_used = not answers.is_idle or (native is not None and native.active is not None)
         self._unused_at = None if is_used else self._unused_at or now + IDLE_S
         return actions
 
@@ -503,7 +508,7 @@ class RealtimeGa:
 _PROMPT_TOO_LONG: Final = frozenset({Reason.INPUT_TOO_LONG, Reason.CONFIG_INVALID})
 """Reasons that a worker may give for a prompt that is too long; CONFIG_INVALID has other causes too."""
 
-_PASSING: Final = frozenset(
+_TEMPORARY: Final = frozenset(
     {
         ErrorCode.QUEUE_FULL,
         ErrorCode.QUEUE_TIMEOUT,

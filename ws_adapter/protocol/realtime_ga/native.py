@@ -51,7 +51,7 @@ _WAITING_S: Final = 2 * int(MOST_S) + 1
 """The seconds that can wait: the bound, and the append that exceeds it."""
 
 _LEAST_CHUNK: Final = 20
-"""The text tokens of a model in a second unit by default; a smaller limit is sent to it."""
+"""The default text tokens of a model in a unit; a smaller limit is sent to the worker."""
 
 
 class Native:
@@ -161,7 +161,7 @@ class Native:
     def check_room(self, size: int) -> None:
         """Raise `Refusal` if `size` more samples exceed the bound of waiting input."""
         if self._flow.held_bytes + _WIDTH * size > MOST_S * BYTES_PER_S:
-            message = f"{MOST_S:g} s of audio wait for the model, the most that may; send it as it is spoken"
+            message = f"at most {MOST_S:g} s of audio may wait for the model; send it in real time"
             raise Denied(Code.BUFFER_FULL, message, "audio")
 
     # ------------------------------------------------------------------------------------ its session
@@ -174,7 +174,7 @@ class Native:
             response, self.active = self.active, None
             actions += [*(response.cut() if response is not None else ()), *self.restart(now)]
         if self._is_stale and not self._units_answered and not self._flow.held_bytes:
-            actions += self.restart(now)  # nothing was heard yet
+            actions += self.restart(now)  # the model has heard nothing yet
         if not self.has_begun and not self._flow.held_bytes:
             return actions
         if slot.hold in (SlotPhase.OPENING, SlotPhase.READY) and slot.setup is not self.setup:
@@ -215,7 +215,7 @@ class Native:
         return self._put(self._replay.samples, now)
 
     def give_back(self, now: float) -> None:
-        """Handle a lost slot: another session is opened when there is input for it."""
+        """Handle a slot that was given back: another session is opened when there is input for it."""
         self._replay.clear()
         self.restart(now)
 
@@ -265,7 +265,7 @@ class Native:
         self._is_stale = self.setup is not None
 
     def expire_prompt(self) -> None:
-        """Do the same for a change of the prompt; a model that reads none keeps its session."""
+        """Replace the session as `expire` does, unless the model reads no prompts."""
         if self._settings.abilities.reads_prompts:
             self.expire()
 
@@ -297,7 +297,7 @@ class Native:
         return self._do(self._flow.append(Append(Clip(samples), ""), now)) if samples.size else []
 
     def user_began(self, samples: Samples, now: float) -> list[Action]:
-        """Note that the user speaks since the first of these `samples`, which the model has got."""
+        """Note that the user speaks since the first of these `samples`, which the model has already got."""
         self._replay.begin(samples)
         return self.restart(now) if self._is_stale and self.active is None and not self.is_away else []
 
@@ -322,7 +322,7 @@ class Native:
         return [*self._do(self._flow.interrupt()), *response.cancelled(reason)]
 
     def rewind(self, item_id: str, heard_ms: int) -> list[Action]:
-        """Undo the model's output of an item after `heard_ms`. The units of old items are not known any
+        """Undo the model's output of an item after `heard_ms`. Nothing happens if its units are not known any
         more."""
         units = self._spoken.get(item_id)
         if not units:
@@ -350,7 +350,7 @@ class Native:
         for step in steps:
             if isinstance(step, Answer):
                 actions += self._answer(step)
-            elif not isinstance(step, Withdraw):  # what was told was told with no answer
+            elif not isinstance(step, Withdraw):  # no event sent here has an answer to withdraw
                 actions.append(step)
         return actions
 

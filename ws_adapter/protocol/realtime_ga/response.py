@@ -14,7 +14,7 @@ from ws_adapter.protocol.core.saved_turn import save_turn, turn_of
 from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import Format, OutputConverter
-from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
+from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, copied
 from ws_adapter.protocol.realtime_ga.saved.items import SavedResponse
 from ws_adapter.protocol.realtime_ga.settings import told_format
 from ws_adapter.protocol.realtime_ga.transcript import Transcript
@@ -38,7 +38,7 @@ from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, TokenU
 
 @dataclass(frozen=True)
 class ResponseSettings:
-    """The settings of a response. `conversation` is the one that it joins, None for none."""
+    """The settings of a response. `conversation` is the one that it joins; None: it joins none."""
 
     turn: Turn
     setup: WorkerSetup
@@ -53,7 +53,7 @@ class ResponseSettings:
 
 
 class Response:
-    """The events of a response, in the order of the protocol; they end with `ended`, and only with it."""
+    """The events of a response, in the order of the protocol; `end` returns the last of them."""
 
     def __init__(self, asked: ResponseSettings, factory: EventFactory) -> None:
         self.asked = asked
@@ -125,22 +125,22 @@ class Response:
         """Whether it is outside the conversation."""
         return self.asked.conversation is None
 
-    def shortens(self) -> bool:
+    def shorten(self) -> bool:
         """Retry the turn with less of the conversation; return False if that is impossible."""
         turn = None if self._output else self.asked.shorter()
         self.turn = turn or self.turn
         return turn is not None
 
     def created(self) -> list[Action]:
-        """Announce the response."""
+        """Return the first event of the response."""
         return [self._factory.event(events.ResponseCreated, response=self._resource("in_progress"))]
 
     def prefilled(self, signal: Prefilled) -> None:
-        """Note that the model has read its turn."""
+        """Note the tokens that the model has read."""
         self._read = signal.tokens
 
     def counted(self, tokens: TokenUsage) -> None:
-        """Take the tokens used up to now."""
+        """Note the tokens used up to now."""
         self._read = tokens
 
     def said(self, piece: Piece) -> list[Action]:
@@ -252,7 +252,7 @@ class Response:
                 conversation.make_room()
             before = conversation.last_id
             conversation.add(entry)
-            item = told(entry.item)
+            item = copied(entry.item)
             actions.append(self._factory.event(events.ItemAdded, previous_item_id=before, item=item))
         return actions
 
@@ -268,7 +268,7 @@ class Response:
 
     @staticmethod
     def _has_words(entry: Entry) -> bool:
-        """Return whether an item has any words: models begin theirs with the space between words."""
+        """Return whether an item has any words: the first ones of a model begin with a space to drop."""
         if entry.transcript is not None:
             return bool(entry.transcript.all)
         return isinstance(entry.item, MessageItem) and entry.item.content != [Written(text="")]
@@ -305,9 +305,9 @@ class Response:
         actions: list[Action] = []
         conversation = self.asked.conversation
         if conversation is not None and entry.item.id in conversation:
-            conversation.keep_sound()
+            conversation.drop_old_sound()
             before = conversation.before(entry.item.id)
-            item = told(entry.item)
+            item = copied(entry.item)
             actions.append(self._factory.event(events.ItemDone, previous_item_id=before, item=item))
         return [*actions, self._of_item(events.OutputItemDone, entry)]
 
@@ -317,7 +317,7 @@ class Response:
         self, shape: type[events.OutputItemAdded] | type[events.OutputItemDone], entry: Entry
     ) -> Send:
         index = self._output.index(entry)
-        return self._factory.event(shape, response_id=self.id, output_index=index, item=told(entry.item))
+        return self._factory.event(shape, response_id=self.id, output_index=index, item=copied(entry.item))
 
     def _of_part(
         self,
@@ -351,7 +351,7 @@ class Response:
         usage: Usage | None = None,
     ) -> ResponseResource:
         asked = self.asked
-        output: list[Item] = [told(entry.item) for entry in self._output]
+        output: list[Item] = [copied(entry.item) for entry in self._output]
         return ResponseResource(
             id=self.id,
             status=status,

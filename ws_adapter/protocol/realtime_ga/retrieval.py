@@ -7,7 +7,7 @@ from msgspec import UNSET, structs
 
 from ws_adapter.protocol.core.turn import Picture, Speech
 from ws_adapter.protocol.live.sound import INPUT_RATE_HZ, Format
-from ws_adapter.protocol.realtime_ga.conversation import Entry, told
+from ws_adapter.protocol.realtime_ga.conversation import Entry, copied
 from ws_adapter.protocol.realtime_ga.wire.items import (
     InputAudioContent,
     InputImageContent,
@@ -23,9 +23,9 @@ def with_media(entry: Entry, format: Format) -> Item:
     """Return the item of an entry with its pictures and its audio, the user's in `format` after resampling
     for the model.
 
-    It takes a while, and touches nothing of a session.
+    It may take long, and changes nothing of a session.
     """
-    item = told(entry.item)
+    item = copied(entry.item)
     if not isinstance(item, MessageItem):
         return item
     for i, part in enumerate(item.content):

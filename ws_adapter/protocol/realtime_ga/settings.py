@@ -52,7 +52,7 @@ OWN_VOICE: Final = "alloy"
 BUILT_IN_TRANSCRIBERS: Final = ("gpt-", "whisper")
 """Prefixes of OpenAI's models, which stand for any transcribing model here."""
 
-_HALF: Final = 0.5
+_DEFAULT_RETENTION: Final = 0.5
 """The default share of the conversation that remains when it is too long for the model."""
 
 _SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
@@ -79,7 +79,7 @@ S = TypeVar("S", bound=Struct)
 
 
 def merged(old: S, new: S) -> S:
-    """Return `old` with the values of `new`: objects field by field, except those that change their kind."""
+    """Return `old` with the values of `new`, merged field by field; an object of another type is replaced."""
     changes = {}
     for name, default in zip(new.__struct_fields__, _defaults(new), strict=True):
         given, kept = getattr(new, name), getattr(old, name)
@@ -104,17 +104,17 @@ class Abilities:
     takes_turns: bool = True
     """Whether it is full duplex, and so can decide by itself when to speak."""
     chats: bool = True
-    """Whether it answers on request; a model that does not always takes its turns by itself."""
+    """Whether it answers on request; a model that does not do so takes all its turns by itself."""
     unit_ms: int = USUAL_UNIT_MS
-    """Length of its units where it takes turns by itself."""
+    """The length of its units in ms, if it takes turns by itself."""
     yields: bool = False
     """Whether it supports barge-in by itself."""
     reads_prompts: bool = True
-    """Whether instructions have an effect where it takes turns by itself."""
+    """Whether instructions have an effect if it takes turns by itself."""
 
     @classmethod
     def of(cls, model: str, catalogue: Catalogue | None) -> "Abilities":
-        """Return the known abilities of a model; an unknown one speaks and hears."""
+        """Return the abilities of a model; without a catalogue, the defaults."""
         if catalogue is None:
             return cls()
         known = catalogue.of(model)
@@ -193,14 +193,14 @@ class Settings:
 
     @property
     def retention_ratio(self) -> float | None:
-        """The share of the conversation that remains when it is too long for the model; None: nothing is
-        left out."""
+        """The share of the conversation that remains when it is too long for the model; None: all of
+        it remains."""
         match self.fields.truncation:
             case RetentionRatio(retention_ratio=ratio):
                 return ratio
             case "disabled":
                 return None
-        return _HALF
+        return _DEFAULT_RETENTION
 
     @property
     def transcribes(self) -> bool:
@@ -233,14 +233,14 @@ class Settings:
         has_input: bool,
         can_take_turns: bool = True,
     ) -> "Settings":
-        """Return the settings with a change. Raises `Refusal`, and then nothing of it holds.
+        """Return the settings with a change. Raises `Refusal` if any part of it is invalid.
 
         `has_spoken`: the model's voice was used. `has_input`: audio or items have come. `can_take_turns`: the
         conversation so far lets the model take its turns by itself.
         """
         if new.type != "realtime":
             message = (
-                "session.type: a session cannot become another; connect again with ?intent=transcription"
+                "session.type: the type of a session cannot change; connect again with ?intent=transcription"
             )
             raise Denied(Code.INVALID_SESSION_TYPE, message, "session.type")
         if new.model is not None and new.model != self.model:
@@ -252,13 +252,17 @@ class Settings:
             message = "session.audio.output.voice: the model has spoken: it keeps its voice"
             raise Denied(Code.CANNOT_UPDATE_VOICE, message, "session.audio.output.voice")
         if has_input and made.input_format != self.input_format:
-            raise invalid("session.audio.input.format", "audio has come: it keeps its format")
+            raise invalid(
+                "session.audio.input.format", "the format cannot change after the first audio or item"
+            )
         return made
 
     def _merged(self, new: SessionFields, can_take_turns: bool) -> "Settings":
-        """Return the settings with a change, limited to the model's abilities. A model that calls no tools
-        gets none. If it cannot take turns by itself, the server detects them; one that holds no chats
-        takes them by itself in any case."""
+        """Return the settings with a change, limited to the model's abilities.
+
+        A model that calls no tools gets none. The server detects turns for a model that cannot take them by
+        itself. A model that holds no chats always takes them by itself.
+        """
         fields = merged(self.fields, _completed(new, self))
         unmet = set(self.unmet)
         if new.tools is not None:
@@ -334,7 +338,7 @@ class Settings:
 
     @property
     def _unsupported(self) -> list[str]:
-        """Paths of accepted values without effect."""
+        """Paths of accepted fields without effect."""
         told = _as_given(self.input.transcription) or {}
         paths = [f"audio.input.transcription.{name}" for name in told if name != "model"]
         if isinstance(self.input.noise_reduction, Struct):
@@ -347,10 +351,10 @@ class Settings:
 
 
 def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None) -> Settings:
-    """Return the initial settings of a session with this model; `given` are deviations, whose model does not
-    count.
+    """Return the initial settings of a session with this model; `given` are those that differ from the
+    defaults; their `model` is ignored.
 
-    Raises `Refusal` if it cannot be.
+    Raises `Refusal` if any of them is invalid.
     """
     abilities = Abilities.of(model, catalogue)
     usual = Settings(model, abilities)
@@ -415,8 +419,8 @@ def name_of(voice: str | VoiceId | None) -> str:
 
 
 def check_voice(voice: str | VoiceId | None, model: str, catalogue: Catalogue | None, param: str) -> None:
-    """Raise `Refusal` for a voice that the model does not have; if its voices are not known the worker has
-    to judge."""
+    """Raise `Refusal` for a voice that the model does not have. If its voices are unknown, the worker
+    validates the name."""
     name = name_of(voice)
     voices = capabilities_of(model, catalogue).voices
     if not name or name in BUILT_IN_VOICES or voices is None or name in voices:

@@ -1,8 +1,8 @@
 """The words of a spoken answer, and their positions in its audio.
 
 The model's words and audio come in pieces, the words of a piece before its audio. The position of a word
-within a piece is unknown: its words are assumed to be evenly spread, and a word counts as heard when its end
-was.
+within a piece is unknown: its words are assumed to be evenly spread. A word counts as heard if its end was
+heard.
 """
 
 import re
@@ -37,18 +37,18 @@ class Transcript:
 
     @property
     def ms(self) -> int:
-        """The length of the answer, up to its cut."""
+        """The length of the answer in ms, up to its cut."""
         size = self._bytes if self._heard_bytes is None else min(self._heard_bytes, self._bytes)
         return size * 1000 // self._bytes_per_s
 
     def write(self, text: str) -> None:
-        """Append words. Words of several pieces before an audio belong to it together."""
+        """Append words. All words before the next audio belong to that audio."""
         if self._pieces and self._pieces[-1][0] == self._bytes:
             text = self._pieces.pop()[1] + text
         self._pieces.append((self._bytes, text))
 
     def sound(self, size: int) -> int:
-        """Append audio; return how much of it is before the cut."""
+        """Append `size` bytes of audio; return how many of them are before the cut."""
         before, self._bytes = self._bytes, self._bytes + size
         return size if self._heard_bytes is None else min(size, max(0, self._heard_bytes - before))
 
@@ -76,7 +76,7 @@ class Transcript:
 
 
 def _part(text: str, heard: int, whole: int) -> str:
-    """Return the words that end within the first `heard` of a piece that is `whole` long."""
+    """Return the words that end within the first `heard` bytes of a piece of `whole` bytes."""
     if heard <= 0:
         return ""
     if heard >= whole:

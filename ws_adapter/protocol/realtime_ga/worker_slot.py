@@ -38,7 +38,7 @@ class WorkerSlot:
     """The slot; its methods return the actions that move it to the wanted state."""
 
     def __init__(self, model: str) -> None:
-        """`model` is requested from every worker."""
+        """`model` is the model that every worker has to serve."""
         self.model = model
         self.hold = SlotPhase.NONE
         self.ready: Ready | None = None
@@ -60,7 +60,8 @@ class WorkerSlot:
     def restore(self, saved: SavedSlot, setup: WorkerSetup | None) -> None:
         """Go on from a saved state; `setup` is that of the model's own turns, if it takes them.
 
-        A worker with an outdated setup is of no use any more: its setup matches no present one.
+        If neither setup is known, the worker has an outdated one: an empty `ChatSetup` stands for it, and the
+        slot is given back.
         """
         self.hold = SlotPhase.RUNNING if saved.is_running else SlotPhase.READY
         self.ready, self.setup = saved.ready, saved.setup or setup or ChatSetup()

@@ -221,7 +221,7 @@ def test_update_with_tools_for_a_model_without_is_accepted_as_a_whole(choice: st
     assert told_session["tool_choice"] == choice
     assert told_session["audio"]["output"]["voice"] == "amber"
     assert told_session["audio"]["input"]["turn_detection"]["threshold"] == 0.7
-    assert session.notes == ["it offers tools to a model that calls none: session.tools stays empty"]
+    assert session.notes == ["tools ignored: the model calls none, so session.tools stays empty"]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])

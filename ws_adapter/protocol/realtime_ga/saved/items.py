@@ -1,4 +1,4 @@
-"""Items and responses of a session."""
+"""The state of the items and responses of a session."""
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from ws_adapter.protocol.wire.events import TokenUsage
 
 
 class SavedTranscript(Struct, frozen=True):
-    """Hold a `Transcript`."""
+    """The state of a `Transcript`."""
 
     bytes_per_s: int
     pieces: tuple[tuple[int, str], ...]
@@ -21,9 +21,9 @@ class SavedTranscript(Struct, frozen=True):
 
 
 class SavedItem(Struct, frozen=True):
-    """Hold what an `Entry` has in words, which is written once unless it changes.
+    """The state of an `Entry`, which is serialised again only if it changes.
 
-    The parts of the sound of an answer that a client may ask for are not kept.
+    The audio of an answer, which a client could retrieve, is not saved.
     """
 
     item: Item
@@ -33,13 +33,13 @@ class SavedItem(Struct, frozen=True):
 
 
 class SavedEntry(Struct, frozen=True):
-    """Hold an `Entry`: the number of a serialised `SavedItem`."""
+    """The number of the serialised `SavedItem` of an `Entry`."""
 
     item: int
 
 
 class SavedConversation(Struct, frozen=True):
-    """Hold a `Conversation`."""
+    """The state of a `Conversation`."""
 
     id: str
     ratio: float | None
@@ -48,11 +48,11 @@ class SavedConversation(Struct, frozen=True):
 
 
 class SavedResponse(Struct, frozen=True):
-    """Hold a `Response` that is not over. `open` is the place of its open item in its output."""
+    """The state of a `Response` that is not over. `open` is the place of its open item in its output."""
 
     id: str
     turn: SavedTurn | None
-    """None where the worker has it."""
+    """None if the worker has it."""
     setup: ChatSetup
     modality: Modality
     format: Format

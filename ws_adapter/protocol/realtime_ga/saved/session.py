@@ -1,5 +1,7 @@
-"""The state of the parts of a session. Times are seconds of its clock before the moment at which it was
-taken."""
+"""The state of the parts of a session.
+
+Times are ages in seconds at the moment of saving; a time in the future is negative.
+"""
 
 from msgspec import Struct
 
@@ -16,7 +18,7 @@ from ws_adapter.protocol.wire.events import TokenUsage
 
 
 class SavedAbilities(Struct, frozen=True):
-    """The state of the `Abilities` of a model, with which its settings were read."""
+    """The state of the `Abilities` of a session's model."""
 
     speaks: bool
     hears: bool
@@ -29,7 +31,7 @@ class SavedAbilities(Struct, frozen=True):
 
 
 class SavedSettings(Struct, frozen=True):
-    """The state of `Settings`, which is written once."""
+    """The state of `Settings`, which is serialised once."""
 
     model: str
     abilities: SavedAbilities

@@ -1,7 +1,7 @@
 """The eleven client events of the protocol.
 
-The names and forms are those of the official SDK (`openai.types.realtime`). Other than in the dialects beside
-it, a field that is not known is refused, wherever it stands.
+The names and forms are those of the official SDK (`openai.types.realtime`). Unlike in most other
+dialects, an unknown field is refused at any depth.
 """
 
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
@@ -35,7 +35,7 @@ EventId: TypeAlias = Annotated[
     str,
     Meta(
         max_length=MAX_EVENT_ID_CHARACTERS,
-        description="The client's name for this event; an error about it has it as `error.event_id`.",
+        description="The client's id of this event; an error about the event has it as `error.event_id`.",
     ),
 ]
 
@@ -47,7 +47,7 @@ class _Event(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, 
 
 
 class SessionUpdate(_Event, frozen=True, tag="session.update", forbid_unknown_fields=True):
-    """Change what is given, all of it or nothing."""
+    """Change the given settings, all of them or none."""
 
     session: SessionFields | None = None
 
@@ -55,7 +55,7 @@ class SessionUpdate(_Event, frozen=True, tag="session.update", forbid_unknown_fi
 
 
 class AudioAppend(_Event, frozen=True, tag="input_audio_buffer.append", forbid_unknown_fields=True):
-    """Audio of the microphone, which is not answered."""
+    """Audio of the microphone; no event answers it."""
 
     audio: (
         Annotated[
@@ -80,7 +80,7 @@ class AudioClear(_Event, frozen=True, tag="input_audio_buffer.clear", forbid_unk
 
 
 class OutputClear(_Event, frozen=True, tag="output_audio_buffer.clear", forbid_unknown_fields=True):
-    """Drop the part of the answer that is not sent yet; not answered."""
+    """Drop the part of the answer that is not sent yet. No event answers it."""
 
 
 class ItemCreate(_Event, frozen=True, tag="conversation.item.create", forbid_unknown_fields=True):
@@ -88,13 +88,13 @@ class ItemCreate(_Event, frozen=True, tag="conversation.item.create", forbid_unk
 
     item: GivenItem | None = None
     previous_item_id: str | None = None
-    """Behind which item, or `root` for the front; absent for the end."""
+    """The item after which it is inserted: `root` for the front, absent for the end."""
 
     REQUIRED: ClassVar = ("item",)
 
 
 class ItemRetrieve(_Event, frozen=True, tag="conversation.item.retrieve", forbid_unknown_fields=True):
-    """Tell an item, with its audio."""
+    """Retrieve an item with its audio."""
 
     item_id: str | None = None
 
@@ -102,7 +102,7 @@ class ItemRetrieve(_Event, frozen=True, tag="conversation.item.retrieve", forbid
 
 
 class ItemTruncate(_Event, frozen=True, tag="conversation.item.truncate", forbid_unknown_fields=True):
-    """The user has heard so much of an answer and no more."""
+    """Cut an answer to the part that the user has heard."""
 
     item_id: str | None = None
     content_index: Annotated[int, Meta(ge=0)] | None = None
@@ -112,7 +112,7 @@ class ItemTruncate(_Event, frozen=True, tag="conversation.item.truncate", forbid
 
 
 class ItemDelete(_Event, frozen=True, tag="conversation.item.delete", forbid_unknown_fields=True):
-    """Forget an item."""
+    """Delete an item."""
 
     item_id: str | None = None
 
@@ -130,7 +130,7 @@ class ResponseFields(Struct, frozen=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool | None = None
     max_output_tokens: Tokens | None = None
     conversation: Literal["auto", "none"] | None = None
-    """With none it joins no conversation, and may run beside the one that does."""
+    """With `none` the response joins no conversation, and may be open beside one that does."""
     input: (
         Annotated[
             list[GivenMessage | GivenCall | GivenCallOutput | ItemReference], Meta(max_length=MAX_INPUT_ITEMS)
@@ -144,13 +144,13 @@ class ResponseFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseCreate(_Event, frozen=True, tag="response.create", forbid_unknown_fields=True):
-    """The model is to answer."""
+    """Create a response of the model."""
 
     response: ResponseFields | None = None
 
 
 class ResponseCancel(_Event, frozen=True, tag="response.cancel", forbid_unknown_fields=True):
-    """A request to stop an answer."""
+    """Cancel a response."""
 
     response_id: str | None = None
 

@@ -8,7 +8,7 @@ from ws_adapter.protocol.realtime_ga.wire.events import Code, RealtimeEvent, err
 
 
 class EventFactory:
-    """The events of one session; `new_token` makes ids differ."""
+    """The events of one session; `new_token` returns random digits for ids."""
 
     def __init__(self, new_token: Callable[[], str]) -> None:
         self._new_token = new_token
@@ -21,7 +21,7 @@ class EventFactory:
         return self._ids, self._told
 
     def go_on(self, ids: str, told: int) -> None:
-        """Continue after the last event of another adapter; see `count`."""
+        """Continue after the last event of another adapter, whose `count` is `ids` and `told`."""
         self._ids, self._told = ids, told
 
     def new_id(self, kind: str) -> str:

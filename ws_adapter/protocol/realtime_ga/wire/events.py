@@ -1,7 +1,6 @@
 """Server events of the official SDK (`openai.types.realtime`), as far as voice needs them.
 
-Fields that the protocol has at all times are written out, null where they have no value; all others are
-absent then.
+Fields that the protocol always has are written as null if they have no value; other fields are absent then.
 """
 
 from enum import StrEnum
@@ -17,7 +16,7 @@ from ws_adapter.protocol.wire.events import Count, Fault, ResumeField, ServerEve
 class Code(StrEnum):
     """Error codes, for programs."""
 
-    # The client's; the event changes nothing.
+    # Client errors: the event changes nothing.
     INVALID_JSON = "invalid_json"
     INVALID_EVENT = "invalid_event"
     INVALID_VALUE = "invalid_value"
@@ -36,7 +35,7 @@ class Code(StrEnum):
     ACTIVE_RESPONSE = "conversation_already_has_active_response"
     CANCEL_NOT_ACTIVE = "response_cancel_not_active"
     UNSUPPORTED = "unsupported"
-    # The client's; the connection closes.
+    # Client errors that close the connection.
     MISSING_MODEL = "missing_model"
     INVALID_MODEL = "invalid_model"
     RATE_LIMITED = "rate_limit_exceeded"
@@ -45,7 +44,7 @@ class Code(StrEnum):
     INSUFFICIENT_QUOTA = "insufficient_quota"
     BETA_DISABLED = "beta_api_shape_disabled"
     SESSION_EXPIRED = "session_expired"
-    # The server's.
+    # Server errors.
     OVERLOADED = "server_overloaded"
     INFERENCE_FAILED = "inference_failed"
     SLOW_CONSUMER = "slow_consumer"
@@ -66,7 +65,7 @@ _TYPES: Final[dict[Code, ErrorType]] = {
 
 
 def type_of(code: Code | None) -> ErrorType:
-    """The side that caused an error."""
+    """Return the type of an error with this code, which tells the side that caused it."""
     return _TYPES.get(code, "invalid_request_error") if code is not None else "invalid_request_error"
 
 
@@ -89,26 +88,26 @@ class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
 
 
 class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
-    """A change is made; the session is this."""
+    """The settings were changed; `session` has all of them."""
 
     session: SessionResource
 
 
 class ConversationCreated(RealtimeEvent, kw_only=True, tag="conversation.created"):
-    """Comes right after `session.created`."""
+    """The conversation of the session, sent right after `session.created`."""
 
     conversation: Conversation
 
 
 class ItemAdded(RealtimeEvent, kw_only=True, tag="conversation.item.added"):
-    """An item is in the conversation; one of an answer is empty yet."""
+    """An item was added to the conversation; an item of a response is still empty."""
 
     previous_item_id: str | None
     item: Item
 
 
 class ItemDone(RealtimeEvent, kw_only=True, tag="conversation.item.done"):
-    """An item is whole, or will not become so."""
+    """An item is complete, or stays incomplete."""
 
     previous_item_id: str | None
     item: Item
@@ -121,7 +120,7 @@ class ItemRetrieved(RealtimeEvent, kw_only=True, tag="conversation.item.retrieve
 
 
 class ItemTruncated(RealtimeEvent, kw_only=True, tag="conversation.item.truncated"):
-    """An answer is cut in the model's memory."""
+    """An answer was cut, also for the model."""
 
     item_id: str
     content_index: Count
@@ -129,7 +128,7 @@ class ItemTruncated(RealtimeEvent, kw_only=True, tag="conversation.item.truncate
 
 
 class ItemDeleted(RealtimeEvent, kw_only=True, tag="conversation.item.deleted"):
-    """An item is forgotten."""
+    """An item was deleted."""
 
     item_id: str
 
@@ -142,11 +141,11 @@ class AudioCommitted(RealtimeEvent, kw_only=True, tag="input_audio_buffer.commit
 
 
 class AudioCleared(RealtimeEvent, kw_only=True, tag="input_audio_buffer.cleared"):
-    """Clear appended audio."""
+    """The appended audio was cleared."""
 
 
 class ResponseCreated(RealtimeEvent, kw_only=True, tag="response.created"):
-    """Announce the response."""
+    """A response begins."""
 
     response: ResponseResource
 
@@ -174,13 +173,13 @@ class OutputItemDone(RealtimeEvent, kw_only=True, tag="response.output_item.done
 
 
 class AudioContent(Struct, tag_field="type", tag="audio"):
-    """Something said."""
+    """Spoken content."""
 
     transcript: str
 
 
 class TextContent(Struct, tag_field="type", tag="text"):
-    """Something written."""
+    """Written content."""
 
     text: str
 
@@ -207,35 +206,35 @@ class ContentPartDone(_OfPart, kw_only=True, tag="response.content_part.done"):
 
 
 class AudioDelta(_OfPart, kw_only=True, tag="response.output_audio.delta"):
-    """More to be heard."""
+    """The next audio of an answer."""
 
     delta: Annotated[bytes, Meta(description="Base64 of raw mono audio in the output format.")]
 
 
 class AudioDone(_OfPart, kw_only=True, tag="response.output_audio.done"):
-    """No more is to be heard."""
+    """No more audio of the answer follows."""
 
 
 class TranscriptDelta(_OfPart, kw_only=True, tag="response.output_audio_transcript.delta"):
-    """More words of what is heard."""
+    """Further words of a spoken answer."""
 
     delta: str
 
 
 class TranscriptDone(_OfPart, kw_only=True, tag="response.output_audio_transcript.done"):
-    """All words of what was heard."""
+    """All words of a spoken answer."""
 
     transcript: str
 
 
 class TextDelta(_OfPart, kw_only=True, tag="response.output_text.delta"):
-    """More is written."""
+    """Further text of a written answer."""
 
     delta: str
 
 
 class TextDone(_OfPart, kw_only=True, tag="response.output_text.done"):
-    """All that was written."""
+    """The whole text of a written answer."""
 
     text: str
 
@@ -250,29 +249,29 @@ class _OfCall(RealtimeEvent, kw_only=True):
 
 
 class ArgumentsDelta(_OfCall, kw_only=True, tag="response.function_call_arguments.delta"):
-    """More of what a tool is called with."""
+    """A further part of the arguments of a tool call."""
 
     delta: str
 
 
 class ArgumentsDone(_OfCall, kw_only=True, tag="response.function_call_arguments.done"):
-    """A tool is to be called with this, a JSON object."""
+    """A complete tool call: `arguments` is a JSON object."""
 
     arguments: str
     name: str
 
 
 class SpeechStarted(RealtimeEvent, kw_only=True, tag="input_audio_buffer.speech_started"):
-    """The user speaks: what is heard of the model had better stop."""
+    """The user has begun to speak: the client should stop playback."""
 
     audio_start_ms: Count
-    """In all audio that was ever appended, the padding before speech included."""
+    """Position in all audio ever appended, where the padding before the speech begins."""
     item_id: str
-    """Of the item that it will become."""
+    """The id of the item that the speech will become."""
 
 
 class SpeechStopped(RealtimeEvent, kw_only=True, tag="input_audio_buffer.speech_stopped"):
-    """The user has spoken."""
+    """The user has stopped speaking."""
 
     audio_end_ms: Count
     item_id: str
@@ -297,7 +296,7 @@ class _OfTranscript(RealtimeEvent, kw_only=True):
 class TranscriptionDelta(
     _OfTranscript, kw_only=True, tag="conversation.item.input_audio_transcription.delta"
 ):
-    """More of what the user said."""
+    """Further words of the user."""
 
     delta: str
 
@@ -311,14 +310,14 @@ class Duration(Struct, tag_field="type", tag="duration"):
 class TranscriptionCompleted(
     _OfTranscript, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
 ):
-    """All that the user said, empty for silence."""
+    """All words of the user, empty for silence."""
 
     transcript: str
     usage: Duration
 
 
 class Failure(Struct, kw_only=True):
-    """Why there are no words."""
+    """The reason why there is no transcript."""
 
     type: str
     code: str
@@ -340,7 +339,7 @@ class ErrorBody(Struct, kw_only=True):
     type: ErrorType
     code: Code | None
     message: str
-    """For people: names the field, what was expected and what came."""
+    """A text for people: the field, the expected value and the received one."""
     param: str | None
     """Path of the field at fault, from the root of the event."""
     event_id: str | None
@@ -362,7 +361,7 @@ class Error(RealtimeEvent, kw_only=True, tag="error"):
 def error(
     own_id: str, code: Code | None, message: str, param: str | None = None, event_id: str | None = None
 ) -> Error:
-    """Return an error with `own_id`; `event_id` is what the client calls the event at fault."""
+    """Return an error with `own_id`; `event_id` is the client's id of the event at fault."""
     body = ErrorBody(type=type_of(code), code=code, message=message, param=param, event_id=event_id)
     return Error(event_id=own_id, error=body)
 

@@ -1,7 +1,7 @@
-"""Client fields of a session and of a response; see `events` for how they are read.
+"""Client fields of a session and of a response. `ws_adapter.protocol.wire.events` explains `REQUIRED`.
 
-In a change a field that is absent, or null where null means nothing, stays as it is; null where the field may
-be off switches it off. Those fields are `UNSET` where they are absent.
+In a change, an absent field keeps its value. Null switches off a field that can be off; these fields are
+`UNSET` if they are absent. For all other fields null is the same as absent.
 """
 
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
@@ -12,7 +12,7 @@ from ws_adapter.protocol.wire.events import MAX_PROMPT_CHARACTERS
 
 MAX_TOOLS: Final = 128
 MAX_TOKENS: Final = 4096
-"""Of an answer."""
+"""The most tokens of an answer."""
 
 Modalities: TypeAlias = Annotated[
     list[Literal["text", "audio"]],
@@ -32,13 +32,13 @@ class PcmFormat(Struct, frozen=True, tag_field="type", tag="audio/pcm", forbid_u
 
 
 class PcmuFormat(Struct, frozen=True, tag_field="type", tag="audio/pcmu", forbid_unknown_fields=True):
-    """G.711 at 8 kHz with the law of North America and Japan."""
+    """G.711 mu-law at 8 kHz, the law of North America and Japan."""
 
     rate: Literal[8000] | None = None
 
 
 class PcmaFormat(Struct, frozen=True, tag_field="type", tag="audio/pcma", forbid_unknown_fields=True):
-    """G.711 at 8 kHz with the law of everywhere else."""
+    """G.711 A-law at 8 kHz, the law of all other countries."""
 
     rate: Literal[8000] | None = None
 
@@ -47,10 +47,10 @@ AudioFormat: TypeAlias = PcmFormat | PcmuFormat | PcmaFormat
 
 
 class TranscriptionConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Transcribes what the user says, beside the conversation. Only `model` has an effect."""
+    """Transcription of the user's speech beside the conversation. Only `model` has an effect."""
 
     model: str | None = None
-    """One that transcribes; OpenAI's names, and none, stand for any."""
+    """A model that transcribes; without it, or with one of OpenAI's names, any of them."""
     language: str | None = None
     languages: list[str] | None = None
     prompt: str | None = None
@@ -59,14 +59,14 @@ class TranscriptionConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class NoiseReduction(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The place of the microphone. It is accepted, and the model hears what was sent."""
+    """The place of the microphone. It is accepted without effect."""
 
     type: Literal["near_field", "far_field"] | None = None
     strength: float | None = None
 
 
 class ServerVad(Struct, frozen=True, tag_field="type", tag="server_vad", forbid_unknown_fields=True):
-    """The server hears when the user begins and ends."""
+    """Turn detection by the server, which detects the start and end of speech."""
 
     threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
     prefix_padding_ms: Annotated[int, Meta(ge=0, le=5000)] | None = None
@@ -88,7 +88,7 @@ TurnDetection: TypeAlias = ServerVad | SemanticVad
 
 
 class InputFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """The format of the input."""
+    """The settings of the input audio."""
 
     format: AudioFormat | None = None
     transcription: TranscriptionConfig | UnsetType | None = UNSET
@@ -105,24 +105,24 @@ class VoiceId(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """The format of the output."""
+    """The settings of the output audio."""
 
     format: AudioFormat | None = None
     voice: str | VoiceId | None = None
     """A registered voice, or one of OpenAI's names, which stand for the model's own voice."""
     speed: Annotated[float, Meta(ge=0.25, le=1.5)] | None = None
-    """Only 1: the model speaks as fast as it does."""
+    """Only 1: the speed of speech cannot be changed."""
 
 
 class AudioFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """Sound in both directions."""
+    """The audio settings of both directions."""
 
     input: InputFields | None = None
     output: OutputFields | None = None
 
 
 class FunctionTool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A function of the client's that the model may call."""
+    """A function of the client that the model may call."""
 
     type: Literal["function"] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")] | None = None
@@ -134,7 +134,7 @@ class FunctionTool(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class ToolOfChoice(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The one that is to be called."""
+    """The tool that the model has to call."""
 
     type: Literal["function"] | None = None
     name: str | None = None
@@ -147,13 +147,13 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolOfChoice
 
 
 class TokenLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Limits of the kept conversation."""
+    """Limits of the remaining conversation."""
 
     post_instructions: Annotated[int, Meta(ge=0)] | None = None
 
 
 class RetentionRatio(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The share of the conversation that stays when it has become too long."""
+    """The share of the conversation that remains when it is too long for the model."""
 
     type: Literal["retention_ratio"] | None = None
     retention_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -163,7 +163,7 @@ class RetentionRatio(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class TracingConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The name of a trace. It is accepted: the server's operator decides about tracing."""
+    """The name of a trace. It is accepted without effect: the operator of the server configures tracing."""
 
     workflow_name: str | None = None
     group_id: str | None = None
@@ -171,13 +171,13 @@ class TracingConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The effort of reasoning. It is accepted."""
+    """The effort of reasoning. It is accepted without effect."""
 
     effort: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
 
 
 class StoredPrompt(Struct, frozen=True, forbid_unknown_fields=True):
-    """A prompt that OpenAI keeps; there are none here."""
+    """A prompt that OpenAI stores; none are stored here."""
 
     id: str | None = None
     version: str | None = None
@@ -194,7 +194,7 @@ class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a session."""
 
     type: Literal["realtime", "transcription"] | None = None
-    """Only realtime: a session stays what it is."""
+    """Only realtime: the type of a session cannot change."""
     model: str | None = None
     """Only the model of the URL."""
     output_modalities: Modalities | None = None
@@ -215,19 +215,19 @@ class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseOutputFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """Audio settings of one answer."""
+    """The audio settings of a response."""
 
     format: AudioFormat | None = None
     voice: str | VoiceId | None = None
 
 
 class ResponseAudioFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """Audio settings of one answer."""
+    """The audio settings of a response."""
 
     output: ResponseOutputFields | None = None
 
 
 Metadata: TypeAlias = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
-    Meta(max_length=16, description="The client's own notes, which come back."),
+    Meta(max_length=16, description="Notes of the client, returned with the response."),
 ]

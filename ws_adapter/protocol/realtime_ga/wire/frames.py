@@ -35,7 +35,7 @@ class RealtimeReader(FrameReader[E]):
 
 
 FRAMES: Final[RealtimeReader[ClientEvent]] = RealtimeReader(ClientEvent)
-"""The reader of conversations."""
+"""The reader of events of a conversation session."""
 
 
 def demand(value: Any, path: str) -> None:

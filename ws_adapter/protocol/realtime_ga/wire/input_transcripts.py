@@ -11,7 +11,7 @@ from ws_adapter.protocol.realtime_ga.wire import events
 from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 
 
-def told(factory: EventFactory, item_id: str, news: InputTranscript) -> Send:
+def transcript_event(factory: EventFactory, item_id: str, news: InputTranscript) -> Send:
     """Return the event for a transcription result of an item."""
     match news:
         case InputTranscriptDelta(text=text):

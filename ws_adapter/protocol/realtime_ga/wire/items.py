@@ -1,4 +1,4 @@
-"""Items of a conversation as clients give them and are told of them, and parts of which messages are made."""
+"""Items of a conversation, as clients send and as they receive them, and the parts of messages."""
 
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 MAX_ID_CHARACTERS: Final = 64
 
 ItemId: TypeAlias = Annotated[
-    str, Meta(max_length=MAX_ID_CHARACTERS, description="A name of the client's own; else one is made up.")
+    str, Meta(max_length=MAX_ID_CHARACTERS, description="An id of the client's; else the server makes one.")
 ]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 _BASE64: Final = {"contentEncoding": "base64"}
@@ -16,7 +16,7 @@ _BASE64: Final = {"contentEncoding": "base64"}
 
 
 class InputTextPart(Struct, frozen=True, tag_field="type", tag="input_text", forbid_unknown_fields=True):
-    """Something written."""
+    """Written text."""
 
     text: str | None = None
 
@@ -24,7 +24,7 @@ class InputTextPart(Struct, frozen=True, tag_field="type", tag="input_text", for
 
 
 class InputAudioPart(Struct, frozen=True, tag_field="type", tag="input_audio", forbid_unknown_fields=True):
-    """Something said, in the input format of the session. Without audio its transcript is taken."""
+    """Speech in the input format of the session. Without audio its transcript is used."""
 
     audio: Annotated[str, Meta(description="Base64.", extra_json_schema=_BASE64)] | None = None
     transcript: str | None = None
@@ -44,13 +44,13 @@ class InputImagePart(Struct, frozen=True, tag_field="type", tag="input_image", f
         | None
     ) = None
     detail: Literal["auto", "low", "high"] | None = None
-    """How closely it is to be looked at; the model looks at it as it does."""
+    """Returned as given, without effect."""
 
     REQUIRED: ClassVar = ("image_url",)
 
 
 class OutputTextPart(Struct, frozen=True, tag_field="type", tag="output_text", forbid_unknown_fields=True):
-    """Something the model wrote."""
+    """Text of the model."""
 
     text: str | None = None
 
@@ -58,11 +58,11 @@ class OutputTextPart(Struct, frozen=True, tag_field="type", tag="output_text", f
 
 
 class OutputAudioPart(Struct, frozen=True, tag_field="type", tag="output_audio", forbid_unknown_fields=True):
-    """Something the model said, of which only the words are taken."""
+    """Speech of the model, of which only the transcript is used."""
 
     transcript: str | None = None
     audio: str | None = None
-    """Only absent: what the model has said cannot be made up."""
+    """Only absent: clients cannot supply audio of the model."""
 
     REQUIRED: ClassVar = ("transcript",)
 
@@ -75,7 +75,7 @@ class GivenMessage(Struct, frozen=True, tag_field="type", tag="message", forbid_
 
     role: Literal["user", "assistant", "system"] | None = None
     content: list[GivenPart] | None = None
-    """Input of the user, text of the system, output of the assistant."""
+    """Input parts of the user, text parts of the system, output parts of the assistant."""
     id: ItemId | None = None
     object: Literal["realtime.item"] | None = None
     status: Status | None = None
@@ -126,39 +126,40 @@ GivenItem: TypeAlias = GivenMessage | GivenCall | GivenCallOutput
 
 
 class Text(Struct, kw_only=True, tag_field="type", tag="input_text"):
-    """Something written."""
+    """Written text."""
 
     text: str
 
 
 class InputAudioContent(Struct, kw_only=True, tag_field="type", tag="input_audio"):
-    """Something the user said."""
+    """Speech of the user."""
 
     transcript: str | None
     audio: str | UnsetType = UNSET
-    """Base64, only where the item is retrieved: what the model has heard of it, in the input format."""
+    """Base64 in the input format, converted from the input of the model; only in
+    `conversation.item.retrieved`."""
 
 
 class InputImageContent(Struct, kw_only=True, tag_field="type", tag="input_image"):
     """A picture."""
 
     image_url: str | UnsetType = UNSET
-    """Only where the item is retrieved."""
+    """A `data:` URI; only in `conversation.item.retrieved`."""
     detail: Literal["auto", "low", "high"] | UnsetType = UNSET
 
 
 class Written(Struct, kw_only=True, tag_field="type", tag="output_text"):
-    """Something the model wrote."""
+    """Text of the model."""
 
     text: str
 
 
 class Spoken(Struct, kw_only=True, tag_field="type", tag="output_audio"):
-    """Something the model said."""
+    """Speech of the model."""
 
     transcript: str
     audio: str | UnsetType = UNSET
-    """Base64, only where the item is retrieved and as long as it is kept."""
+    """Base64; only in `conversation.item.retrieved`, as long as the server keeps it."""
 
 
 Part: TypeAlias = Text | InputAudioContent | InputImageContent | Written | Spoken

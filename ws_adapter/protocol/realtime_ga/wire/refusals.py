@@ -35,20 +35,20 @@ CODES: Final = {
     ErrorCode.WORKER_CONNECT_FAILED: Code.OVERLOADED,
     ErrorCode.INFERENCE_ERROR: Code.INFERENCE_FAILED,
 }
-"""Realtime's code for each of our codes."""
+"""The code of Realtime for each `ErrorCode`."""
 
 _ENDS: Final = {
     errors.TIMEOUT: (Code.SESSION_EXPIRED, CloseCode.GOING_AWAY),
     errors.BACKEND_ERROR: (Code.INTERNAL, CloseCode.INTERNAL_ERROR),
 }
-"""The error before the end of a running session, and its close code; others close without an event."""
+"""The error before the end of a running session, and its close code; other ends have no event."""
 
 SILENT: Final = {errors.SHUTDOWN: Code.OVERLOADED, errors.SLOW_CONSUMER: Code.SLOW_CONSUMER}
 """The codes in the close reason of ends without an event."""
 
 
 class Denied(Refusal):
-    """A refusal with a code of the protocol's own; None has no code."""
+    """A refusal with a code of the protocol; a `name` of None is an error without a code."""
 
     def __init__(self, name: Code | None, message: str, param: str | None = None) -> None:
         super().__init__(ErrorCode.INVALID_PAYLOAD, message, param)
@@ -56,7 +56,7 @@ class Denied(Refusal):
 
 
 def code_of(refusal: Refusal) -> Code | None:
-    """Return Realtime's code of a refusal."""
+    """Return the code of Realtime for a refusal."""
     match refusal:
         case Denied():
             return refusal.name
@@ -76,7 +76,7 @@ class End(Exception):
 
 
 def end_of(verdict: Verdict) -> End:
-    """Return the end for a verdict: the reason is `TYPE.CODE`, which clients evaluate."""
+    """Return the end for a verdict: the reason is `TYPE.CODE`, which clients parse."""
     close = verdict.close or CloseCode.INTERNAL_ERROR
     if verdict.code is ErrorCode.UNSUPPORTED_MODE:
         close = CloseCode.INVALID_REQUEST

@@ -1,7 +1,6 @@
 """Sessions, conversations and responses as the official SDK has them.
 
-Fields that the protocol has at all times are written out, null where they have no value; all others are
-absent then.
+Fields that the protocol always has are written as null if they have no value; other fields are absent then.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -12,7 +11,7 @@ from ws_adapter.protocol.realtime_ga.wire.items import Item
 from ws_adapter.protocol.wire.events import Count
 
 Modality: TypeAlias = Literal["text", "audio"]
-AsGiven: TypeAlias = Annotated[dict[str, Any], Meta(description="As it was given.")]
+AsGiven: TypeAlias = Annotated[dict[str, Any], Meta(description="As given.")]
 
 
 class Format(Struct, omit_defaults=True):
@@ -23,7 +22,7 @@ class Format(Struct, omit_defaults=True):
 
 
 class ServerVadResource(Struct, kw_only=True, tag_field="type", tag="server_vad"):
-    """The server hears when the user begins and ends."""
+    """Turn detection by the server, which detects the start and end of speech."""
 
     threshold: float
     prefix_padding_ms: Count
@@ -42,7 +41,7 @@ class SemanticVadResource(Struct, kw_only=True, tag_field="type", tag="semantic_
 
 
 class InputResource(Struct, kw_only=True):
-    """The format of the input."""
+    """The settings of the input audio."""
 
     format: Format
     transcription: AsGiven | None
@@ -51,7 +50,7 @@ class InputResource(Struct, kw_only=True):
 
 
 class OutputResource(Struct, kw_only=True):
-    """The format of the output."""
+    """The settings of the output audio."""
 
     format: Format
     voice: str
@@ -59,21 +58,21 @@ class OutputResource(Struct, kw_only=True):
 
 
 class AudioResource(Struct, kw_only=True):
-    """Sound in both directions."""
+    """The audio settings of both directions."""
 
     input: InputResource
     output: OutputResource
 
 
 class SessionResource(Struct, kw_only=True):
-    """A session as it is."""
+    """The current settings of a session."""
 
     type: Literal["realtime"] = "realtime"
     object: Literal["realtime.session"] = "realtime.session"
     id: str
     model: str
     expires_at: Count
-    """Unix seconds of its end."""
+    """The latest end of the session, in Unix seconds."""
     output_modalities: list[Modality]
     instructions: str
     audio: AudioResource
@@ -87,7 +86,7 @@ class SessionResource(Struct, kw_only=True):
     tracing: Literal["auto"] | AsGiven | None
     reasoning: AsGiven | None
     unsupported_fields: list[str] | UnsetType = UNSET
-    """Paths in `session` of what was accepted but is not honoured; absent if there is nothing."""
+    """Paths in `session` of accepted fields without effect; absent if there are none."""
 
 
 class Conversation(Struct, kw_only=True):
@@ -98,7 +97,7 @@ class Conversation(Struct, kw_only=True):
 
 
 class ResponseError(Struct, omit_defaults=True):
-    """Why a response failed."""
+    """The error of a failed response."""
 
     type: str
     code: str
@@ -106,7 +105,7 @@ class ResponseError(Struct, omit_defaults=True):
 
 
 class StatusDetails(Struct, omit_defaults=True):
-    """Why a response is not complete."""
+    """The reason why a response is not complete."""
 
     type: Literal["cancelled", "incomplete", "failed"]
     reason: Literal["turn_detected", "client_cancelled", "max_output_tokens"] | None = None
@@ -122,14 +121,14 @@ class CachedTokens(Struct):
 
 
 class InputTokens(Struct):
-    """Input tokens by kind; those that were cached count among them."""
+    """Input tokens by kind, cached ones included."""
 
     text_tokens: Count
     audio_tokens: Count
     image_tokens: Count
     cached_tokens: Count
     cached_tokens_details: CachedTokens | UnsetType = UNSET
-    """Absent where some of an input of several kinds was cached: the worker counts these together."""
+    """Absent if a part of an input of several kinds was cached: the worker reports only the sum."""
 
 
 class OutputTokens(Struct):
@@ -140,7 +139,7 @@ class OutputTokens(Struct):
 
 
 class Usage(Struct):
-    """Tokens of a response; of one that was broken off, those that were known then."""
+    """Tokens of a response; of an interrupted response, those known at its end."""
 
     total_tokens: Count
     input_tokens: Count
@@ -150,20 +149,20 @@ class Usage(Struct):
 
 
 class ResponseOutput(Struct, kw_only=True):
-    """Audio settings."""
+    """The audio settings of a response."""
 
     format: Format
     voice: str
 
 
 class ResponseAudio(Struct, kw_only=True):
-    """Audio settings."""
+    """The audio settings of a response."""
 
     output: ResponseOutput
 
 
 class ResponseResource(Struct, kw_only=True):
-    """A response as it is."""
+    """The current state of a response."""
 
     id: str
     object: Literal["realtime.response"] = "realtime.response"

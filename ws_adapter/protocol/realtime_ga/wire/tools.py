@@ -12,7 +12,7 @@ from ws_adapter.protocol.wire.errors import invalid
 from ws_adapter.protocol.wire.faults import shown
 
 MOST_PARAMETERS: Final = 16_384
-"""Bytes of the JSON Schema of one tool."""
+"""The most bytes of the JSON Schema of one tool."""
 
 MOST_BYTES: Final = 131_072
 """The most bytes of all tools together."""
@@ -21,7 +21,7 @@ MOST_BYTES: Final = 131_072
 def read_tools(given: Sequence[FunctionTool], path: str, *, calls_tools: bool) -> tuple[Tool, ...]:
     """Return the tools of a session or a response: none if the model calls none.
 
-    Raises `Refusal` for a tool that no model could call.
+    Raises `Refusal` for an invalid tool, whatever the model.
     """
     read: dict[str, Tool] = {}
     size = 0

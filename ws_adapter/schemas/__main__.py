@@ -30,5 +30,5 @@ def write(folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m ws_adapter.schemas", description=__doc__)
-    parser.add_argument("directory", type=Path, help="where the folder of examples is and the files go")
+    parser.add_argument("directory", type=Path, help="folder of the files, which contains the examples")
     write(parser.parse_args().directory)

@@ -25,12 +25,12 @@ CHANNELS: Final[Mapping[str, Json]] = {
         "title": "Realtime",
         "description": "The first accepted opening event chooses the dialect: `session.init` the current "
         "one, `session.update` the earlier one. Queue events and errors are equal in both; a session that "
-        "ends before the choice ends in the words of the current one.",
+        "ends before the choice uses the events of the current one.",
         "query": {
             "mode": {
                 "type": "string",
                 "enum": [str(mode) for mode in Mode],
-                "description": "Input of the model. Without it the server decides: video by default.",
+                "description": "Input of the model. Without it the server chooses: video by default.",
             },
         },
     },
@@ -41,8 +41,8 @@ CHANNELS: Final[Mapping[str, Json]] = {
         "parameters": {
             "session_id": {
                 "description": "A label of the client's own, of `[A-Za-z0-9_-]` and at most 128 characters. "
-                "One that begins with `adx_` or `audio_duplex_` makes a session without video. It "
-                "identifies nothing: two sockets with one label are two sessions."
+                "A label that begins with `adx_` or `audio_duplex_` makes a session without video. "
+                "It is no identity: two connections with the same label are two sessions."
             }
         },
         "query": {},
@@ -70,23 +70,23 @@ CHANNELS: Final[Mapping[str, Json]] = {
     "live": {
         "address": "/v1/live/sessions",
         "title": "Live",
-        "description": "OpenAI's full-duplex protocol. Sound goes both ways all the time, in the format that "
-        "`session.start` chooses; unknown fields of a client are refused.",
+        "description": "OpenAI's full-duplex protocol. Audio flows in both directions continuously, in the "
+        "format that `session.start` chooses; unknown fields of a client are refused.",
         "query": {},
     },
     "realtimeGa": {
         "address": "/v1/realtime",
         "title": "Realtime GA",
         "description": "OpenAI's protocol of turns. With `model` in the query, or the subprotocol "
-        "`realtime`, and without `mode`. The session has its slot with `session.created`; unknown fields of "
-        "a client are refused.",
+        "`realtime`, and without `mode`. `session.created` says that the session has a slot; unknown "
+        "fields of a client are refused.",
         "query": {"model": {"type": "string", "description": "One of `/v1/models`."}},
     },
     "realtimeGaTranscription": {
         "address": "/v1/realtime",
         "title": "Realtime GA, transcription",
         "description": "Transcription in OpenAI's events. The client's first frame chooses "
-        "them by a `session` object without a `model` beside it; else vLLM's are spoken.",
+        "them by a `session` object without a `model` beside it; otherwise vLLM's events are used.",
         "query": {"intent": {"type": "string", "enum": ["transcription"]}},
     },
 }
@@ -103,7 +103,7 @@ _EVERYWHERE: Final[Mapping[str, Json]] = {
     "last_event": {
         "type": "integer",
         "minimum": 0,
-        "description": "With `resume`: how many messages of that session came.",
+        "description": "With `resume`: the number of messages of that session that the client received.",
     },
 }
 """Query parameters of all channels."""
@@ -125,12 +125,13 @@ _SECURITY: Final[Mapping[str, Json]] = {
 }
 
 _RULES: Final = """\
-Speech over WebSocket. A frame is one JSON object in text with a string `type`; unknown fields are ignored in
-both directions, but for those of a client of Live and Realtime GA. Integers are written without a fraction.
-Audio goes in at 16 kHz and comes out as float32 at 24 kHz, in base64; in Live and Realtime GA a session
-chooses. In full duplex what a client sends is cut into units of one second, and every unit is answered.
+Speech over WebSocket. A text frame is one JSON object with a string `type`. Unknown fields are ignored in
+both directions; only Live and Realtime GA refuse those of a client. Integers are written without a fraction.
+Input audio has 16 kHz and output audio is float32 at 24 kHz, both in base64; in Live and Realtime GA a
+session chooses the formats. In full duplex the input is cut into units of one second, and every unit is
+answered.
 
-An event that is refused changes nothing: it is answered by one `error`, and may be sent again corrected. An
+A refused event changes nothing: one `error` answers it, and the client may send it again corrected. An
 `error` or the last event of the session precedes every Close that the server starts, unless the table says
 otherwise.
 

@@ -21,8 +21,8 @@ Json: TypeAlias = dict[str, Any]
 class Dialect:
     """One public protocol and the structs of its events. `channels` are keys of `asyncapi.CHANNELS`.
 
-    `opener` is the event with which a session begins; None where a client sends one request without a name,
-    empty where the server begins.
+    `opener` is the event with which a session begins. It is None if a client sends one unnamed request, and
+    empty if the server sends the first event.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Dialect:
         """The opening of a session, as a sentence."""
         if self.opener is None:
             return "A client sends one request."
-        return f"The opening event is `{self.opener}`." if self.opener else "The server begins."
+        return f"The opening event is `{self.opener}`." if self.opener else "The server opens the session."
 
     @property
     def file(self) -> str:

@@ -13,7 +13,7 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.UNKNOWN_EVENT: "`type` names no event of this dialect",
     ErrorCode.MISSING_FIELD: "a required field is absent, null or empty; `param` names it",
     ErrorCode.INVALID_PAYLOAD: "a field cannot be used; `param` names it, the message says what was expected",
-    ErrorCode.INVALID_EVENT: "a known event at a time when it may not come",
+    ErrorCode.INVALID_EVENT: "a known event that is not allowed in the current state",
     ErrorCode.PAUSED: "input during a pause; send `resume` first (only on `/ws/duplex`)",
     ErrorCode.INVALID_JSON: "the frame is not JSON; close 1003",
     ErrorCode.INVALID_FRAME: "a binary frame; close 1003",
@@ -21,14 +21,14 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.SLOW_CONSUMER: "the client does not read; close 1008 (only on `/ws/chat`)",
     ErrorCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
     "from the client's address; close 1008. Or a session was resumed too often; close 1013",
-    ErrorCode.UNSUPPORTED_MODE: "the mode asked for is not served here; close 1008",
-    ErrorCode.UNSUPPORTED_PROTOCOL: "the protocol asked for is not served here; close 1008",
+    ErrorCode.UNSUPPORTED_MODE: "the requested mode is not served here; close 1008",
+    ErrorCode.UNSUPPORTED_PROTOCOL: "the requested protocol is not served here; close 1008",
     ErrorCode.UNAUTHORIZED: "the key was withdrawn during the session; close 3000",
     ErrorCode.RESUME_FAILED: "the token for the session is forged, foreign, used or expired, or the missed "
     "events are gone; close 1008",
     ErrorCode.QUOTA_EXCEEDED: "the key has used up its quota of the day; close 1008",
-    ErrorCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
-    ErrorCode.QUEUE_FULL: "too many are waiting; close 1013",
+    ErrorCode.QUEUE_CANCELLED: "the client gave its queue ticket back; close 1000",
+    ErrorCode.QUEUE_FULL: "too many sessions are waiting; close 1013",
     ErrorCode.QUEUE_TIMEOUT: "no slot became free within the longest wait allowed; close 1013",
     ErrorCode.SERVICE_UNAVAILABLE: "no worker is ready, or the server is too busy or shutting down; "
     "close 1013",
@@ -55,7 +55,7 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     Code.QUEUE_FULL: "no slot for the utterance; its audio is kept, commit again",
     Code.SERVICE_UNAVAILABLE: "no worker for the utterance; its audio is kept, commit again. When "
     "connecting: close 1013",
-    Code.IDLE_TIMEOUT: "nothing came for an open utterance for 30 s: it was ended, its `done` came before",
+    Code.IDLE_TIMEOUT: "no input came for an open utterance for 30 s: it was ended, its `done` came before",
     Code.CONTEXT_FULL: "the utterance became too long for the model, its `done` came before; commit again",
     Code.UNSUPPORTED_MODE: "no worker transcribes here; close 1008",
     Code.UNAUTHORIZED: "the key was withdrawn; close 3000",
@@ -76,7 +76,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.NOT_STARTED: "an event came before `session.started`; or more than 256 sessions have sent no "
     "`session.start`, and this one, the oldest of the client with the most, closes with 1000",
     LiveCode.ALREADY_STARTED: "a second `session.start`",
-    LiveCode.UNSUPPORTED: "the protocol has this and the server or its model has not; `message` says why",
+    LiveCode.UNSUPPORTED: "the server or its model does not support this; `message` says why",
     LiveCode.INVALID_FRAME: "a binary frame; close 1003",
     LiveCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
     "from the client's address; close 1008",
@@ -84,12 +84,12 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.INVALID_KEY: "the key is missing, wrong, or was withdrawn during the session; close 3000",
     LiveCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
     LiveCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
-    LiveCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
-    LiveCode.UNSUPPORTED_MODE: "no worker converses here; close 1008",
-    LiveCode.INFERENCE_FAILED: "a second was lost and the session goes on; as its end, close 1011, or 1013 "
+    LiveCode.QUEUE_CANCELLED: "the client gave its queue ticket back; close 1000",
+    LiveCode.UNSUPPORTED_MODE: "no worker serves conversations; close 1008",
+    LiveCode.INFERENCE_FAILED: "a unit was lost and the session goes on; as its end, close 1011, or 1013 "
     "when memory ran out",
     LiveCode.CONTEXT_FULL: "the context of the model is full; `session.closed` follows",
-    LiveCode.QUEUE_FULL: "too many are waiting; close 1013",
+    LiveCode.QUEUE_FULL: "too many sessions are waiting; close 1013",
     LiveCode.QUEUE_TIMEOUT: "no slot became free within the longest wait allowed; close 1013",
     LiveCode.UNAVAILABLE: "no worker is ready or could be reached, or the server is too busy or shutting "
     "down; close 1013, or 1012 for a session that had begun",
@@ -103,40 +103,40 @@ GA_ERRORS: Final[Mapping[GaCode, str]] = {
     GaCode.INVALID_TYPE: "a field has a value of another JSON type; `param` names it",
     GaCode.MISSING_PARAMETER: "a required field is absent, null or empty; `param` names it",
     GaCode.UNKNOWN_PARAMETER: "there is no such field; `param` names it",
-    GaCode.INVALID_SESSION_TYPE: "a session cannot become one of another type",
-    GaCode.CANNOT_UPDATE_VOICE: "the model has spoken: it keeps its voice",
+    GaCode.INVALID_SESSION_TYPE: "the type of a session cannot change",
+    GaCode.CANNOT_UPDATE_VOICE: "the voice cannot change after the model has spoken",
     GaCode.COMMIT_EMPTY: "less than 100 ms of audio wait",
-    GaCode.BUFFER_FULL: "120 s of audio wait: no more is taken before that is committed or cleared",
+    GaCode.BUFFER_FULL: "120 s of audio wait; commit or clear them",
     GaCode.DUPLICATE_ITEM: "there is an item with this id",
     GaCode.TRUNCATE_UNKNOWN: "there is no item with this id",
     GaCode.RETRIEVE_UNKNOWN: "there is no item with this id",
     GaCode.DELETE_UNKNOWN: "there is no item with this id",
     GaCode.CONVERSATION_FULL: "with `truncation` `disabled`: the conversation has 256 items, or 24 MiB of "
     "text, pictures and clips as float32 at 16 kHz; delete some",
-    GaCode.ACTIVE_RESPONSE: "a response of the conversation is not done, or 8 wait outside it",
-    GaCode.CANCEL_NOT_ACTIVE: "there is no such response that is not done",
+    GaCode.ACTIVE_RESPONSE: "a response of the conversation is open, or 8 wait outside it",
+    GaCode.CANCEL_NOT_ACTIVE: "no such response is open",
     GaCode.UNSUPPORTED: "in a failed response: the model holds no chats, and takes its turns by itself",
     GaCode.MISSING_MODEL: "neither the URL nor the client secret names a model; close 4000",
     GaCode.INVALID_MODEL: "the model is not served, or not for this; close 4000",
     GaCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
-    "from the client's address; close 1008. Or an item is retrieved while what was sent before is not read",
+    "from the client's address; close 1008. Or an item is retrieved while earlier events are unread",
     GaCode.INVALID_KEY: "the key is missing, unknown, expired or was withdrawn; close 3000",
     GaCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
     GaCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
     GaCode.BETA_DISABLED: "`OpenAI-Beta: realtime=v1`; close 4000",
     GaCode.SESSION_EXPIRED: "the session has reached its time limit; close 1001",
-    GaCode.OVERLOADED: "no slot or no worker, or the server is too busy or shutting down; close 1013, but "
-    "for a response that fails and a session that goes on",
-    GaCode.INFERENCE_FAILED: "the model failed at a response, which fails; the session goes on",
+    GaCode.OVERLOADED: "no slot or no worker, or the server is too busy or shutting down; close 1013, "
+    "unless only a response fails and the session goes on",
+    GaCode.INFERENCE_FAILED: "the model failed, and its response with it; the session goes on",
     GaCode.SLOW_CONSUMER: "60 s of an answer wait for a client that does not read: the response fails",
-    GaCode.INTERNAL: "a response failed with its worker, and the next one takes another; as the end of a "
-    "session, close 1011",
+    GaCode.INTERNAL: "a response failed with its worker, and the next one uses another worker; as the end "
+    "of a session, close 1011",
 }
-"""Each `error.code` of Realtime GA. Without a close code the session goes on and the event does nothing."""
+"""Each `error.code` of Realtime GA. Without a close code the session goes on and the event has no effect."""
 
 CLOSES: Final[Mapping[int, str]] = {
-    CloseCode.NORMAL: "the session is over: by the client, a clock or a full context",
-    CloseCode.GOING_AWAY: "the time of the session is up (only in Realtime GA)",
+    CloseCode.NORMAL: "the session is over: by its client, a time limit or a full context",
+    CloseCode.GOING_AWAY: "the session has reached its time limit (only in Realtime GA)",
     1002: "broken WebSocket framing (without an event before it)",
     CloseCode.UNSUPPORTED_DATA: "not JSON, or a binary frame",
     CloseCode.INVALID_UTF8: "a text frame that is not UTF-8 (without an event before it)",
@@ -145,8 +145,8 @@ CLOSES: Final[Mapping[int, str]] = {
     CloseCode.INTERNAL_ERROR: "the worker of the session failed; open a new session",
     CloseCode.SERVICE_RESTART: "the server is shutting down; connect again",
     CloseCode.TRY_AGAIN_LATER: "no slot or no worker, or resumed too often; try again later",
-    CloseCode.UNAUTHORIZED: "the key was withdrawn; on OpenAI's paths also that it is missing or wrong",
-    CloseCode.INVALID_REQUEST: "OpenAI's protocol, asked for in a way that cannot be",
+    CloseCode.UNAUTHORIZED: "the key was withdrawn; on OpenAI's paths also a missing or wrong key",
+    CloseCode.INVALID_REQUEST: "an invalid request for OpenAI's protocol",
     CloseCode.RESUMED_ELSEWHERE: "another connection resumed the session (without an event before it)",
 }
 """Each close code that a client may see."""

@@ -49,8 +49,8 @@ def _strictness(dialect: Dialect) -> str:
 
 
 def events(document: Json) -> dict[str, Json]:
-    """Return the events of a bundle by their names in it, those of the client first, without the objects in
-    them."""
+    """Return the events of a bundle by their names in it, those of the client first, without the objects that
+    they contain."""
     definitions = document["$defs"]
     choices = [*definitions["ClientEvent"]["oneOf"], *definitions["ServerEvent"]["oneOf"]]
     names = [choice["$ref"].rpartition("/")[2] for choice in choices]
@@ -58,7 +58,7 @@ def events(document: Json) -> dict[str, Json]:
 
 
 def type_and_kind(definition: Json) -> tuple[str | None, str | None]:
-    """Return the `type` and `kind` that identify an event of this definition; None for one without effect."""
+    """Return the `type` and `kind` that identify an event of this definition, None for a missing one."""
     fields = definition.get("properties", {})
     return fields.get("type", {}).get("const"), fields.get("kind", {}).get("const")
 
@@ -98,7 +98,7 @@ def _reached(shapes: Iterable[types.Type]) -> Iterator[type[Struct]]:
 
 
 def _object(definition: Json, shape: type[Struct], by_server: bool) -> Json:
-    """Return `definition`, the schema of the types of `shape`, with the docs and rules of its fields."""
+    """Return `definition`, the schema of the types of `shape`, with docstrings and rules of its fields."""
     demanded = getattr(shape, "REQUIRED", ())
     required = {*definition["required"], *demanded}
     told = dict(_field_docs(shape))

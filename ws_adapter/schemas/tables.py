@@ -16,9 +16,9 @@ from ws_adapter.schemas.definitions import bundle, events, type_and_kind
 _HEAD: Final = """\
 # Events
 
-Made by `make schemas` from the definitions that the server decodes with. **R**: always there. What is not
-required is absent when it has no value; from a client, `null` means the same. Unknown fields of a client are
-ignored, but for Live and Realtime GA, where they are refused.
+Made by `make schemas` from the definitions that the server decodes with. **R**: required. Other fields are
+absent if they have no value; from a client, `null` means the same. Unknown fields of a client are ignored;
+only Live and Realtime GA refuse them.
 """
 
 
@@ -67,7 +67,7 @@ def _meaning(definition: Json) -> str:
 
 
 def _path(given: Json) -> str:
-    """Return the field that a choice demands; see `definitions`."""
+    """Return the path of the field that a choice of `anyOf` requires."""
     (name,) = given["required"]
     inner = given["properties"][name]
     return f"{name}.{_path(inner)}" if "required" in inner else str(name)

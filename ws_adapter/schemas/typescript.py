@@ -8,10 +8,10 @@ from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
 from ws_adapter.schemas.definitions import bundle
 
 _HEAD: Final = """\
-// Made by `make schemas` from the definitions that the server decodes with. What is optional is absent when
-// it has no value.
+// Made by `make schemas` from the definitions that the server decodes with. Optional fields are absent if
+// they have no value.
 
-/** Base64; what is in it stands beside the field. */
+/** Base64; the comment of a field says what it encodes. */
 export type Base64 = string;
 """
 
@@ -25,8 +25,8 @@ _PLAIN: Final = {
 
 
 def declarations() -> str:
-    """Return the module: one namespace for each dialect, with `ClientEvent`, `ServerEvent` and what is in
-    them."""
+    """Return the module: one namespace for each dialect, with `ClientEvent`, `ServerEvent` and the types
+    that they contain."""
     return "\n".join([_HEAD, *map(_namespace, DIALECTS)])
 
 

@@ -27,7 +27,7 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.RESUME_FAILED: "the token for the session is forged, foreign, used or expired, or the missed "
     "events are gone; close 1008",
     ErrorCode.QUOTA_EXCEEDED: "the key has used up its quota of the day; close 1008",
-    ErrorCode.QUEUE_CANCELLED: "the client gave its queue ticket back; close 1000",
+    ErrorCode.QUEUE_CANCELLED: "the place in the queue was given up; close 1000",
     ErrorCode.QUEUE_FULL: "too many sessions are waiting; close 1013",
     ErrorCode.QUEUE_TIMEOUT: "no slot became free within the longest wait allowed; close 1013",
     ErrorCode.SERVICE_UNAVAILABLE: "no worker is ready, or the server is too busy or shutting down; "
@@ -84,7 +84,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.INVALID_KEY: "the key is missing, wrong, or was withdrawn during the session; close 3000",
     LiveCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
     LiveCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
-    LiveCode.QUEUE_CANCELLED: "the client gave its queue ticket back; close 1000",
+    LiveCode.QUEUE_CANCELLED: "the place in the queue was given up; close 1000",
     LiveCode.UNSUPPORTED_MODE: "no worker serves conversations; close 1008",
     LiveCode.INFERENCE_FAILED: "a unit was lost and the session goes on; as its end, close 1011, or 1013 "
     "when memory ran out",

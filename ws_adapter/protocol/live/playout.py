@@ -57,7 +57,7 @@ class Text(Struct):
         return self.told >= len(self.text)
 
     def take_until(self, end: int, word: int) -> tuple[str, int, int]:
-        """Take the unsent text that begins before byte `end`; return it with its first and last byte.
+        """Take the unsent text that begins before byte `end`; return it with its start and end in bytes.
 
         The last word is taken whole if that adds at most `word` bytes.
         """

@@ -21,9 +21,9 @@ from ws_adapter.protocol.core.actions import (
     Detect,
     HoldInput,
     LeaveSlot,
+    LinkTrace,
     Note,
     OpenWorkerSession,
-    Relate,
     Respond,
     Rewind,
     Run,
@@ -360,7 +360,7 @@ class Session:
                 self._perform(self._machine.withdrawn(taken))
             case Note():
                 self._telemetry.noted(action.text)
-            case Relate():
+            case LinkTrace():
                 self._telemetry.client_context(action.traceparent, action.tracestate)
             case Respond():
                 self._socket.begin_answer(action)

@@ -17,9 +17,9 @@ from ws_adapter.protocol.core.actions import (
     Detect,
     HoldInput,
     LeaveSlot,
+    LinkTrace,
     Note,
     OpenWorkerSession,
-    Relate,
     RunSegment,
     RunTurn,
     RunUnit,
@@ -117,7 +117,7 @@ class Driven:
                 self.transcribing = [item for item in self.transcribing if item.item_id != item_id]
             case CloseSocket():
                 self.closed = action
-            case Relate():
+            case LinkTrace():
                 pass
             case _:
                 raise TypeError(action)

@@ -1,4 +1,4 @@
-"""Readers of requests for an answer, shared by the chat turns of both dialects."""
+"""The validation of requests for an answer, shared by the chat turns of all dialects."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -48,16 +48,15 @@ MAX_MEDIA_BYTES = 30 * 2**20
 most 32 MiB."""
 
 MAX_TEXT = 8 * 2**20
-"""The most characters of a request, more than any context holds, so that unreadable input is not handed
-on."""
+"""The most characters of a request, more than any context holds; longer requests reach no worker."""
 
 
 @dataclass(frozen=True)
 class Request:
     """A turn as its client requests it.
 
-    `asks_for_speech` is the path of the field that asks for speech explicitly, empty where speech is the
-    default. `unsupported` are paths of accepted fields without effect.
+    `asks_for_speech` is the path of the field that requests speech, empty without such a field. `unsupported`
+    are paths of accepted fields without effect.
     """
 
     turn: Turn
@@ -123,7 +122,7 @@ class Request:
 
     def ignored_by(self, prefilled: Prefilled) -> list[str]:
         """Return the paths of settings without effect on the model that has read the turn."""
-        # Slices may be those of the session, which has told; the template also asks for speech.
+        # Slices of the session are reported by the session; a template has an effect if the answer is spoken.
         told = {_SLICES: not self.has_own_slices, _TEMPLATE: self.turn.speaks}
         paths = [path.removeprefix("turn.") for path in prefilled.ignored_fields]
         return [path for path in paths if not told.get(path)]
@@ -135,7 +134,8 @@ _TEMPLATE: Final = "use_tts_template"
 
 @dataclass(frozen=True)
 class ChatRules:
-    """`root` is the path of the fields in their event; with `speaks` answers are spoken by default."""
+    """The rules for a request. `root` is the path of its fields in their event; with `speaks` answers are
+    spoken by default."""
 
     root: str
     speaks: bool
@@ -145,7 +145,7 @@ class ChatRules:
 
 
 def read_request(fields: ChatFields, rules: ChatRules, capabilities: Capabilities) -> Request:
-    """Check a request whole; raise `Refusal`, and then nothing of it holds.
+    """Validate a whole request and return it. Raises `Refusal`; then no part of the request takes effect.
 
     `capabilities` are those of the model that will answer.
     """
@@ -190,7 +190,7 @@ def _generation(fields: GenerationFields | None) -> Generation:
 
 
 class _Reader:
-    """The reader of one request's media, which adds up their size."""
+    """The reader of one request, which adds up the sizes of its texts and media."""
 
     def __init__(self, root: str, *, calls_tools: bool) -> None:
         self.clipped_samples = 0
@@ -216,7 +216,7 @@ class _Reader:
         return tuple(self._message(message, f"{path}[{i}]") for i, message in enumerate(given))
 
     def voice(self, tts: SpeechFields, voices: Set[str] | None) -> Voice | None:
-        """Return the voice that a request asks for; audio wins over an id."""
+        """Return the voice that a request names, None without one; audio takes precedence over an id."""
         path = f"{self._root}tts."
         if tts.ref_audio_data:
             return Voice(speech_reference=read_reference(tts.ref_audio_data, f"{path}ref_audio_data"))

@@ -1,4 +1,4 @@
-"""G3 in mode chat: one turn after another on `/v1/realtime`, each with a slot of its own."""
+"""The chat mode of `/v1/realtime`: one turn after another, each with a slot of its own."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,13 @@ import msgspec
 from antiphon.contract import Reason
 from ws_adapter.protocol.chat.content import Request
 from ws_adapter.protocol.chat.realtime_chat_events import ChatCreated, TurnAppend
-from ws_adapter.protocol.chat.realtime_chat_input import BEFORE_SETTINGS, ReadEvent, Settings, Update, hear
+from ws_adapter.protocol.chat.realtime_chat_input import (
+    BEFORE_SETTINGS,
+    ReadEvent,
+    Settings,
+    Update,
+    read_event,
+)
 from ws_adapter.protocol.chat.realtime_chat_slot import ChatSlot
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
@@ -19,7 +25,7 @@ from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.actions import Send, closing
 from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, related
+from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, link_trace
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -58,12 +64,12 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(SavedRealtimeChat)
 
 MOST_WAITING: Final = 4
-"""Turns that may wait behind the one that is answered."""
+"""The most turns that may wait while another one is answered."""
 
 
 class RealtimeChat(WithoutDetection):
-    """The chat mode of `/v1/realtime`. `new_token` makes ids differ; `recording_id` is the name of its
-    recording, if any."""
+    """The chat mode of `/v1/realtime`. `new_token` returns a unique token for ids; `recording_id` is that of
+    the session's recording, if one is made."""
 
     drops_stale: ClassVar = False
     lasts: ClassVar = True
@@ -96,7 +102,7 @@ class RealtimeChat(WithoutDetection):
 
     @property
     def _model(self) -> str:
-        """The model that the session has asked for, empty for any."""
+        """The model that the session has requested, empty for any."""
         return self._settings.setup.model if self._settings is not None else ""
 
     @property
@@ -141,7 +147,7 @@ class RealtimeChat(WithoutDetection):
         return _ENCODER.encode(saved)
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        """Go on from a saved state: a turn whose answer has begun ends the session with its worker."""
+        """Go on from a saved state; end the session if no worker can continue an answer that has begun."""
         saved = _DECODER.decode(state)
         self.state, self._settings = State.ACTIVE, Settings.restored(blobs[saved.settings])
         self._turns = deque(ChatTurn.restored(it, self._session_id, blobs, now) for it in saved.turns)
@@ -244,7 +250,7 @@ class RealtimeChat(WithoutDetection):
 
     def _failed(self, reason: Reason, now: float) -> list[Action]:
         if self._slot.hold is SlotPhase.READY:
-            return self._slot.leave()  # nothing is lost: the next turn takes another
+            return self._slot.leave()  # nothing is lost: the next turn takes another slot
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
             self._settings = None
@@ -293,8 +299,8 @@ class RealtimeChat(WithoutDetection):
         if self._idle_at is not None:
             self._idle_at = now + self._limits.chat_idle_s
         rules = self._settings.rules if self._settings is not None else BEFORE_SETTINGS
-        read = partial(hear, frame, rules, self._model, self._catalogue(), drops_input=drops_input)
-        take = partial(self._heard, drops_input)
+        read = partial(read_event, frame, rules, self._model, self._catalogue(), drops_input=drops_input)
+        take = partial(self._handle, drops_input)
         if len(frame) > LARGE_FRAME:
             return self._reading.offload(len(frame), read, take)
         return take(read(), now)
@@ -302,28 +308,28 @@ class RealtimeChat(WithoutDetection):
     def binary_frame(self, now: float) -> list[Action]:
         return self.ended(errors.BINARY_FRAME)
 
-    def _heard(self, drops_input: bool, heard: ReadEvent | Refusal | Verdict, now: float) -> list[Action]:
+    def _handle(self, drops_input: bool, read: ReadEvent | Refusal | Verdict, now: float) -> list[Action]:
         if self.is_over:
             return []
-        match heard:
+        match read:
             case Refusal():
-                return self._refuse(heard, now)
+                return self._refuse(read, now)
             case Verdict():
-                return self._conclude(heard)
+                return self._conclude(read)
         try:
-            match heard.event:
-                case SessionInit() as event if heard.settings is not None:
-                    return [*self._init(heard.settings, drops_input), *related(event.trace_context)]
+            match read.event:
+                case SessionInit() as event if read.settings is not None:
+                    return [*self._init(read.settings, drops_input), *link_trace(event.trace_context)]
                 case SessionClose() as event:
                     return self._conclude(Verdict(None, "", close_reason(event), CloseCode.NORMAL))
                 case Update():
                     message = "session.update is not spoken in mode=chat: open the session with session.init"
                     raise Refusal(ErrorCode.INVALID_EVENT, message)
-                case TurnAppend() as event if heard.request is not None:
-                    told = self._append(heard.request, heard.input_id, now)
-                    return [*related(event.trace_context), *told]
+                case TurnAppend() as event if read.request is not None:
+                    told = self._append(read.request, read.input_id, now)
+                    return [*link_trace(event.trace_context), *told]
         except Refusal as refusal:
-            return self._refuse(refusal, now, heard.input_id)
+            return self._refuse(refusal, now, read.input_id)
         return []
 
     def _init(self, settings: Settings | Refusal, drops_input: bool) -> list[Action]:

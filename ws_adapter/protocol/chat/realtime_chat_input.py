@@ -62,13 +62,13 @@ class ReadEvent:
         return fields.input_id if fields is not None else None
 
 
-def hear(
+def read_event(
     frame: bytes, rules: ChatRules, model: str, catalogue: Catalogue | None, *, drops_input: bool
 ) -> ReadEvent | Refusal | Verdict:
-    """Read a text frame to its last field. A frame that is no event is refused, or ends the session.
+    """Return the event in a text frame, with validated content; a `Verdict` if the frame ends the session.
 
-    `rules` and `model` are those of the session. Whether the event may come now is left open. With
-    `drops_input` the media in it are not decoded.
+    `rules` and `model` are those of the session. The caller checks whether its state allows the event. With
+    `drops_input` a request is refused without decoding.
     """
     try:
         event = _DECODER.decode(frame)
@@ -93,7 +93,7 @@ def hear(
 
 @dataclass(frozen=True)
 class Settings:
-    """The parsed settings of `session.init`. `unsupported`: paths that are accepted and have no effect."""
+    """The parsed settings of `session.init`. `unsupported` are paths of accepted fields without effect."""
 
     setup: ChatSetup
     rules: ChatRules
@@ -103,7 +103,7 @@ class Settings:
 
     @cached_property
     def saved(self) -> bytes:
-        """Return the serialised state, which is made once."""
+        """The serialised settings, cached."""
         return _ENCODER.encode(self)
 
     @classmethod
@@ -112,7 +112,7 @@ class Settings:
         return msgspec.msgpack.decode(state, type=cls)
 
     def unsupported_by(self, ready: Ready) -> list[str]:
-        """Return all paths without effect on the model that took the session."""
+        """Return the public paths of all fields without effect on the model that runs the session."""
         paths = [*self.unsupported, *map(public_path, ready.ignored_fields)]
         return list(listed([*paths, self.slices_field] if self._has_vain_slices(ready) else paths))
 
@@ -143,7 +143,7 @@ def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
     vain = [f"{name}.{key}" for key, value in given.items() if key not in _HONOURED and value is not None]
     return Settings(
         ChatSetup(
-            # A turn is complete in itself: only what the client says itself stands before it.
+            # A turn has its whole conversation: only a prompt of the client precedes it, never the default.
             system_prompt=next((prompt for prompt in prompts if prompt is not None), ""),
             voice=init_voice(payload, catalogue),
             model=check_model(payload.model, catalogue, "payload.model"),

@@ -1,4 +1,4 @@
-"""The slot of G3 in mode chat: one for the settings, then one for each turn."""
+"""The slot of a session in the chat mode of `/v1/realtime`: one for the settings, then one for each turn."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from ws_adapter.protocol.media.reference_voice import Voice
 
 
 class ChatSlot:
-    """A session's slot; methods return the actions that move it to the wanted state."""
+    """A session's slot; methods return the actions that bring it into the requested state."""
 
     def __init__(self) -> None:
         self.hold = SlotPhase.NONE

@@ -22,7 +22,7 @@ from ws_adapter.protocol.wire.events import ErrorEvent, Metrics, ServerEvent
 
 
 class ChatTurn:
-    """A turn that is running or waits. `asked_at` is when it was accepted."""
+    """A turn that is running or waits. `asked_at` is the time at which it was accepted."""
 
     def __init__(
         self, request: Request, session_id: str, input_id: str, response_id: str, asked_at: float
@@ -60,7 +60,7 @@ class ChatTurn:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any part of the answer has come."""
+        """Whether the worker has sent any part of the answer."""
         reply = self._reply
         return bool(reply.text or reply.thinking or reply.audio_bytes or reply.calls.have_begun)
 

@@ -11,7 +11,7 @@ from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 from ws_adapter.protocol.wire.events import Metrics
 
 MOST_AUDIO_BYTES: Final = 32 * 2**20
-"""The most audio bytes of an answer that is sent at once: about six minutes."""
+"""The most audio bytes of an answer that is not streamed: about six minutes."""
 
 _INPUTS: Final = ("turn.messages", "turn.tools", "turn.tool_choice")
 """Fields of the contract whose paths are also public."""
@@ -20,7 +20,7 @@ DoneReason: TypeAlias = Literal["turn_end", "length", "cancelled", "error"]
 
 
 class Reply:
-    """One answer. `asked_at` is when its turn was accepted; audio is kept only if it is sent at once."""
+    """One answer. `asked_at` is the time of its request. Audio is kept only without `streaming`."""
 
     def __init__(self, asked_at: float, *, streaming: bool) -> None:
         self.streaming = streaming
@@ -57,8 +57,7 @@ class Reply:
         return made
 
     def add(self, piece: Piece) -> CallPiece | None:
-        """Add a piece; return its part of a call. Raises `Refusal` if the answer is too long to be sent at
-        once."""
+        """Add a piece; return its part of a call. Raises `Refusal` if an unstreamed answer is too long."""
         self._text.append(piece.text)
         self._thinking.append(piece.thinking)
         called = self.calls.add(piece.call) if piece.call is not None else None

@@ -1,4 +1,4 @@
-"""C, the dialect of `/ws/chat`: one request, one answer, and the connection closes."""
+"""The dialect of `/ws/chat`: one request, one answer, and then the connection closes."""
 
 from collections.abc import Callable
 from enum import Enum, auto
@@ -54,7 +54,7 @@ _CODES: Final = {
     errors.SHUTDOWN: ErrorCode.SERVICE_UNAVAILABLE,
     errors.SLOW_CONSUMER: ErrorCode.SLOW_CONSUMER,
 }
-"""Ends of a session that are errors in this dialect, and close reasons in others."""
+"""Close reasons of other dialects, and their error codes in this one."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -118,7 +118,7 @@ class Chat(WithoutDetection):
     # --------------------------------------------------------------------------------- the state
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
-        """Return the state, once the model has read the messages."""
+        """Return the state; None until the model has read the messages."""
         is_done = self.state is State.DONE and self._is_answered
         if not (is_done or self.state is State.GENERATE):
             return None
@@ -127,7 +127,7 @@ class Chat(WithoutDetection):
         return _ENCODER.encode(saved)
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        """Go on from a saved state: an answer that is in no journal fails."""
+        """Go on from a saved state. An unfinished answer without a journal fails."""
         saved = _STATES.decode(state)
         self.reply = Reply.restored(saved.reply, blobs, now)
         self._request = Request(Turn(()), saved.reply.streaming, None)  # a worker has it
@@ -145,7 +145,7 @@ class Chat(WithoutDetection):
         return []
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """Handle a text frame. Only the first one counts."""
+        """Handle a text frame: the first is the request, later ones are ignored."""
         if self.is_over:
             return []
         if not self._frames.allow(now):
@@ -268,10 +268,10 @@ class Chat(WithoutDetection):
         self.state, self._is_answered = State.DONE, True
         return [*self.answered(done), CloseSocket(CloseCode.NORMAL, errors.DONE)]
 
-    # --------------------------------------------------------------- what the dialect says of it
+    # ------------------------------------------------------------------ the events of the dialect
 
     def read(self, frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
-        """Return the request in a frame, or its error. Runs beside the event loop."""
+        """Return the request in a frame, or its error. May run on another thread."""
         try:
             return read_request(_DECODER.decode(frame), _RULES, capabilities_of("", catalogue))
         except (Refusal, InvalidUtf8) as fault:
@@ -287,7 +287,7 @@ class Chat(WithoutDetection):
         return [RunTurn(1, turn)]
 
     def was_read(self) -> list[Action]:
-        """Send that the model has read the messages."""
+        """Send the event for messages that the model has read."""
         return [Send(PrefillDone(input_tokens=self.reply.input_tokens))]
 
     def said(self, piece: Piece, called: CallPiece | None) -> list[Action]:
@@ -350,5 +350,5 @@ class Chat(WithoutDetection):
         return [*self.failed(verdict, code, refusal), CloseSocket(close, verdict.closed or code)]
 
     def not_text(self) -> list[Action]:
-        """Close with the code for text that is not UTF-8."""
+        """Return the actions before the close for a frame that is not UTF-8."""
         return []

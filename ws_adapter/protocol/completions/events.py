@@ -36,7 +36,7 @@ class Usage(Struct, frozen=True):
 
 
 class Audio(Struct, frozen=True):
-    """Spoken audio of an answer. No answer is kept, so its id names nothing later."""
+    """Spoken audio of an answer. The server keeps no answers, so later requests cannot refer to the id."""
 
     id: str
     data: str
@@ -54,11 +54,11 @@ class Message(Struct, frozen=True):
     tool_calls: list[DoneCall] | UnsetType = UNSET
     audio: Audio | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    """The thoughts of the model."""
+    """The thinking of the model."""
 
 
 class Choice(Struct, frozen=True):
-    """The one answer."""
+    """The single answer of a completion."""
 
     index: int
     message: Message
@@ -79,7 +79,7 @@ class ChatCompletion(ServerEvent, kw_only=True, omit_defaults=False, tag=False):
 
 
 class AudioDelta(Struct, frozen=True):
-    """More of what is said."""
+    """A piece of the spoken answer: audio, transcript, or both."""
 
     id: str
     data: str | UnsetType = UNSET
@@ -88,14 +88,14 @@ class AudioDelta(Struct, frozen=True):
 
 
 class FunctionDelta(Struct, frozen=True):
-    """More of a call's arguments."""
+    """A piece of a call's arguments."""
 
     arguments: str
     name: str | UnsetType = UNSET
 
 
 class CallDelta(Struct, frozen=True):
-    """More of a call."""
+    """A piece of a call."""
 
     index: int
     function: FunctionDelta
@@ -104,7 +104,7 @@ class CallDelta(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True):
-    """More of an answer."""
+    """A piece of an answer."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -115,7 +115,7 @@ class Delta(Struct, frozen=True):
 
 
 class ChoiceDelta(Struct, frozen=True):
-    """More of the one answer."""
+    """A piece of the single answer of a completion."""
 
     index: int
     delta: Delta
@@ -132,7 +132,7 @@ class ChatCompletionChunk(ServerEvent, kw_only=True, omit_defaults=False, tag=Fa
     model: str
     choices: list[ChoiceDelta]
     usage: Usage | UnsetType | None = UNSET
-    """With `include_usage` null, and in the last chunk the usage."""
+    """Absent without `include_usage`; with it the usage in the last chunk, and null in the others."""
     system_fingerprint: None = None
 
 
@@ -144,7 +144,7 @@ class ErrorBody(Struct):
     param: str | None
     code: str | None
     trace_id: str | UnsetType = UNSET
-    """By which the operator of the server finds the request."""
+    """The id by which the operator of the server finds the request."""
 
 
 class Error(ServerEvent, kw_only=True, omit_defaults=False, tag=False):

@@ -16,11 +16,11 @@ Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
 class ContentPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
-    """Base of what a message is made of."""
+    """Base of the parts of a message."""
 
 
 class TextPart(ContentPart, frozen=True, tag="text"):
-    """Something written."""
+    """A text."""
 
     text: str | None = None
 
@@ -55,7 +55,7 @@ class InputAudio(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AudioPart(ContentPart, frozen=True, tag="input_audio"):
-    """Something said."""
+    """A clip of audio."""
 
     input_audio: InputAudio | None = None
 
@@ -71,7 +71,7 @@ class VideoUrl(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VideoPart(ContentPart, frozen=True, tag="video_url"):
-    """A video, which is seen and heard. OpenAI has no such part; other servers call it the same."""
+    """A video with its sound. OpenAI has no such part; other servers use the same name."""
 
     video_url: VideoUrl | None = None
 
@@ -92,7 +92,7 @@ class MessageFields(Struct, frozen=True, forbid_unknown_fields=True):
     tool_call_id: CallId | None = None
     refusal: None = None
     audio: Any = None
-    """An earlier answer by its id: refused beside no `content`, since the server keeps no answers."""
+    """The id of an earlier answer; refused without `content`, because the server keeps no answers."""
     annotations: Any = None
     """Without effect; the SDK sends it back with a message that it received."""
     function_call: None = None
@@ -152,7 +152,7 @@ class CompletionRequest(Struct, frozen=True, forbid_unknown_fields=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 
-    # Of one value only: `ONLY`.
+    # Accepted only with the values in `ACCEPTED_VALUES`.
     n: Any = None
     logprobs: Any = None
     top_logprobs: Any = None
@@ -171,7 +171,7 @@ class CompletionRequest(Struct, frozen=True, forbid_unknown_fields=True):
     REQUIRED: ClassVar = ("model", "messages")
 
 
-ONLY: Final[dict[str, tuple[Any, ...]]] = {
+ACCEPTED_VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "n": (1,),
     "logprobs": (False,),
     "top_logprobs": (),
@@ -187,4 +187,4 @@ ONLY: Final[dict[str, tuple[Any, ...]]] = {
     "functions": (),
     "function_call": (),
 }
-"""Fields that nothing here can honour, and the values that ask for nothing. Others are refused by name."""
+"""Unsupported fields, each with the values that request nothing; other values are refused."""

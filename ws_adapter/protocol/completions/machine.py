@@ -43,14 +43,14 @@ from ws_adapter.protocol.wire.codec import FLOAT32
 from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, InvalidUtf8, Refusal, Verdict, invalid
 from ws_adapter.protocol.wire.limits import Limits
 
-_TELLS_AGAIN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_RETRYABLE: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _KEPT_S: Final = 0
-"""Seconds for which the audio of an answer can be named in a later request."""
+"""Seconds in which a later request can refer to the audio of an answer."""
 
 
 class CompletionMachine(Chat):
-    """The HTTP chat completion as a machine. The body of the request is its one text frame; `token` makes
-    its ids unique."""
+    """The machine of one chat completion over HTTP. The body of the request is its only text frame; `token`
+    makes its ids unique."""
 
     lasts: ClassVar[bool] = False
     """An HTTP response cannot be resumed."""
@@ -218,7 +218,7 @@ class CompletionMachine(Chat):
         if self._has_begun:
             return [Send(error)]
         status = HTTPStatus.NOT_FOUND if is_model else answered(code).status
-        return [Respond(status, retry_s=RETRY_S if status in _TELLS_AGAIN else None), Send(error)]
+        return [Respond(status, retry_s=RETRY_S if status in _RETRYABLE else None), Send(error)]
 
     def not_text(self) -> list[Action]:
         error = refusals.error(ErrorCode.INVALID_JSON, errors.NOT_UTF8.message, None)

@@ -14,7 +14,7 @@ from ws_adapter.protocol.chat.fields import Part as ChatPart
 from ws_adapter.protocol.chat.fields import TextPart as ChatText
 from ws_adapter.protocol.chat.fields import VideoPart as ChatVideo
 from ws_adapter.protocol.completions.fields import (
-    ONLY,
+    ACCEPTED_VALUES,
     AudioPart,
     CompletionRequest,
     ImagePart,
@@ -55,7 +55,7 @@ class Completion(Request):
 
 
 def read_completion(body: bytes, catalogue: Catalogue | None) -> Completion:
-    """Check a request whole. Raises `Refusal` and `InvalidUtf8`."""
+    """Return the completion that a request body asks for. Raises `Refusal` and `InvalidUtf8`."""
     try:
         fields = _DECODER.decode(body)
     except Refusal as refusal:
@@ -106,7 +106,7 @@ def _of_body(refusal: Refusal) -> Refusal:
 
 
 def in_public(refusal: Refusal, places: Sequence[tuple[str, str]]) -> Refusal:
-    """Return a refusal of a chat turn in the paths of the request."""
+    """Return a refusal of a chat turn with the paths of the request instead of those of the turn."""
     param = refusal.param or ""
     for path, public in places:
         if param.startswith(path):
@@ -116,8 +116,8 @@ def in_public(refusal: Refusal, places: Sequence[tuple[str, str]]) -> Refusal:
 
 
 def _check_only(fields: CompletionRequest) -> None:
-    """Raise `Refusal` for a field that asks for an unsupported feature."""
-    for name, values in ONLY.items():
+    """Raise `Refusal` for a field that requests an unsupported feature."""
+    for name, values in ACCEPTED_VALUES.items():
         given = getattr(fields, name)
         if given is None or any(given == value and type(given) is type(value) for value in values):
             continue

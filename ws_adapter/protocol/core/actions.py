@@ -14,22 +14,26 @@ from ws_adapter.protocol.wire.events import ServerEvent
 
 
 class Send(Struct, frozen=True):
-    """Send an event. An event of a unit names the `answer` it reports, and whether it is the first to do
-    so, which carries its number and its tokens; the error before the answer to a failed unit does not."""
+    """Send an event.
+
+    `answer` is the answer to a unit that the event reports, None for any other event. `is_first` marks the
+    first event of an answer, which carries the number and the tokens of the unit; it is False for the error
+    event that precedes the answer to a failed unit.
+    """
 
     event: ServerEvent
     answer: Answer | None = None
     is_first: bool = True
     audio_s: float | None = None
-    """Seconds of audio in the event, unless it is float32 at 24 kHz."""
+    """Seconds of audio in the event; None for float32 at 24 kHz, whose length follows from its bytes."""
 
 
 class TakeSlot(Struct, frozen=True):
-    """Queue for a slot. Not while there is one, or one is queued for.
+    """Queue for a slot. Invalid while the session has a slot or already queues for one.
 
-    `model` is the one that the session will ask its worker for. It is empty if the client names none, or has
-    not yet: then the session waits in any pool, and a model of another pool sends it to the end of that
-    pool's queue.
+    `model` is the model that the session will request from its worker, empty if the client has named none so
+    far. Without a model the session queues in any pool. If it then requests a model of another pool, it moves
+    to the end of that pool's queue.
     """
 
     model: str
@@ -48,8 +52,8 @@ class OpenWorkerSession(Struct, frozen=True):
 class RunUnit(Struct, frozen=True):
     """Give a unit to the worker; `unit` counts from 1.
 
-    `audio` is a whole unit of float32 at 16 kHz; `frames` are encoded pictures, of which the model may make
-    `max_slice_nums` slices each. It reads `texts` before the sound of the unit.
+    `audio` is a whole unit of float32 at 16 kHz. `frames` are encoded pictures; the model may cut each into
+    at most `max_slice_nums` slices. The model reads `texts` before the sound of the unit.
     """
 
     unit: int
@@ -58,7 +62,7 @@ class RunUnit(Struct, frozen=True):
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int | None = None
     accepted_at: float = 0.0
-    """The time at which its sound was complete; 0 is now."""
+    """The time at which the sound of the unit was complete; 0 means now."""
     texts: tuple[StandaloneText, ...] = ()
 
 
@@ -72,8 +76,8 @@ class RunTurn(Struct, frozen=True):
 class RunSegment(Struct, frozen=True):
     """Give a slice of an utterance to the worker; `unit` counts from 1 in each slot.
 
-    `audio` is float32 at 16 kHz of any length, also none. `begins` resets the model's context, `ends` marks
-    the utterance as complete.
+    `audio` is float32 at 16 kHz of any length, and may be empty. `begins` resets the model's context, `ends`
+    marks the utterance as complete.
     """
 
     unit: int
@@ -86,15 +90,15 @@ Run: TypeAlias = RunUnit | RunTurn | RunSegment
 """The input of a unit, one type for each kind of session."""
 
 
-class Relate(Struct, frozen=True):
+class LinkTrace(Struct, frozen=True):
     """Link the session to a W3C Trace Context of the client, which may be malformed."""
 
     traceparent: str | None
     tracestate: str | None
 
 
-LONGEST_RELATION: Final = 512
-"""The most characters of each value; W3C makes receivers keep this many of a `tracestate`."""
+MAX_TRACE_CHARACTERS: Final = 512
+"""The most characters of each value; W3C requires receivers to keep this many of a `tracestate`."""
 
 
 class CancelUnits(Struct, frozen=True):
@@ -104,9 +108,11 @@ class CancelUnits(Struct, frozen=True):
 
 
 class Rewind(Struct, frozen=True):
-    """Undo the model's output after so many samples of a unit's sound, None for all of them.
+    """Remove unheard output of the model from its context.
 
-    The unit is finalised. `Rewound` answers it, before any signal of a unit that is run later.
+    The user has heard `heard_samples` samples of the output audio of `unit`, None for all of them; later
+    output is removed. The unit must be finalised. The signal `Rewound` follows, before any signal of a unit
+    that is run later.
     """
 
     unit: int
@@ -114,16 +120,16 @@ class Rewind(Struct, frozen=True):
 
 
 class Withdraw(Struct, frozen=True):
-    """Drop the unsent events of a response, and report the affected units to the dialect."""
+    """Drop the unsent events of a response after a barge-in; `Machine.withdrawn` gets them."""
 
     response_id: str
 
 
 class Detect(Struct, frozen=True):
-    """Detect speech in `samples`, float32 at 16 kHz, beside the event loop.
+    """Detect speech in `samples`, float32 at 16 kHz, on another thread.
 
-    `Machine.detected` gets the scores of whole windows of `speech.WINDOW` samples, in their order; windows
-    count from the first sample ever given, and a remainder waits for more.
+    `Machine.detected` gets the scores of whole windows of `speech.WINDOW` samples, in order. The first window
+    begins with the first sample of the session; an incomplete window waits for further samples.
     """
 
     samples: Samples
@@ -136,13 +142,13 @@ class CancelTranscription(Struct, frozen=True):
 
 
 class HoldInput(Struct, frozen=True):
-    """Stop reading from the client while `is_held`: enough of its input waits, and none is dropped."""
+    """Apply back-pressure: do not read from the client while `is_held`, since no input may be dropped."""
 
     is_held: bool
 
 
 class Note(Struct, frozen=True):
-    """Log a fixed note about the client: `outline` stands for the client's text."""
+    """Log a note about the client. `text` never quotes a client's text but has its `outline`."""
 
     text: str
 
@@ -150,7 +156,7 @@ class Note(Struct, frozen=True):
 class Respond(Struct, frozen=True):
     """Begin the answer to an HTTP request; later events are its body.
 
-    `streams`: the body is server-sent events, one for each event, and not one JSON object.
+    With `streams` the body is one server-sent event for each event, without it one JSON object.
     """
 
     status: HTTPStatus

@@ -19,16 +19,16 @@ class StandaloneText(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The length in bytes of UTF-8: no tokenizer makes more tokens of it."""
+        """The length in bytes of UTF-8, an upper bound for the number of tokens."""
         return len(self.text.encode())
 
 
 class Unit(Struct, eq=False):
     """One unit of input, until it is answered, and the worker's output for it so far.
 
-    `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the
-    session's clock. `audio` is a whole unit of float32 little-endian at 16 kHz; `frames` are encoded
-    pictures, the oldest first, of which a model that slices makes at most `max_slice_nums` slices each.
+    `append` is the number of the append that completed the unit, `ready_at` the time of that, in seconds of
+    the session's clock. `audio` is a whole unit of float32 little-endian at 16 kHz. `frames` are encoded
+    pictures, the oldest first; the model may cut each into at most `max_slice_nums` slices.
     """
 
     audio: bytes
@@ -65,9 +65,9 @@ class Outcome(Enum):
 class Answer(Struct, frozen=True):
     """The answer to one unit.
 
-    `index` counts units from 0. `response_id` is the response that speech belongs to, or that a listen
-    closes. `audio` is float32 at 24 kHz. `context_tokens` is the length of the context after it, or after the
-    last unit that ran; `context_limit` 0 means unknown.
+    `index` counts units from 0. `response_id` is the response that speech belongs to, or that a listen answer
+    closes. `audio` is float32 at 24 kHz. `context_tokens` is the length of the context after the unit, or
+    after the last unit that ran if this one was dropped; `context_limit` 0 means unknown.
     """
 
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""Parts of saved states: times, and immutable data that a journal writes once and states name by number."""
+"""Parts of saved states: times, and immutable data, stored once by a journal and referred to by number."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ Data: TypeAlias = bytes | Samples
 """Bytes, or float32 samples that are never changed."""
 
 LEAST_PIECE: Final = 2**15
-"""The bytes from which on a piece of a `ByteQueue` no longer grows."""
+"""A piece of a `ByteQueue` with at least this many bytes no longer grows."""
 
 Saved: TypeAlias = Mapping[int, bytes]
 """The data that a saved state refers to."""
@@ -69,12 +69,12 @@ class SavedBytes(Struct, frozen=True):
 
 
 class ByteQueue:
-    """Bytes that come in pieces and go in others. Pieces are immutable, so that a journal has each once."""
+    """A queue of bytes. Its pieces are immutable, so that a journal stores each of them once."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._pieces: deque[bytes] = deque([data] if data else [])
         self._begin = 0
-        """The bytes of the first piece that were taken."""
+        """The number of bytes of the first piece that were taken."""
         self._size = len(data)
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class ByteQueue:
         made._begin = saved.begin
         made._size = sum(map(len, made._pieces)) - saved.begin
         if not 0 <= saved.begin <= (len(made._pieces[0]) if made._pieces else 0):
-            raise ValueError("more bytes are gone than there were")
+            raise ValueError("the offset of the saved bytes is beyond their first piece")
         return made
 
 

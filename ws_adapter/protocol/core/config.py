@@ -18,7 +18,7 @@ from ws_adapter.protocol.wire.faults import shown
 DEFAULT_PROMPT: Final = "You are a helpful assistant."
 
 USUAL_UNIT_MS: Final = 1000
-"""The length of a unit in all dialects that count in seconds, and of models that name no other."""
+"""The length of a unit in dialects with units of one second, and for models that name no other length."""
 
 _LISTED_CHARACTERS: Final = 128
 _LISTED_FIELDS: Final = 64
@@ -31,22 +31,22 @@ class DuplexConfig(Struct, frozen=True):
     """False: text only."""
     ls_mode: Literal["explicit"] | None = None
     force_listen_count: Annotated[int, Meta(ge=0, le=60)] | None = None
-    """The first units that always listen."""
+    """The number of units at the beginning in which the model always listens."""
     max_new_speak_tokens_per_chunk: Annotated[int, Meta(ge=1, le=100)] | None = None
-    """Most text tokens spoken in one unit."""
+    """The most text tokens spoken in one unit."""
     decode_mode: Literal["sampling", "greedy"] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     text_repetition_penalty: Annotated[float, Meta(ge=0.5, le=2)] | None = None
     text_repetition_window_size: Annotated[int, Meta(ge=0, le=8192)] | None = None
-    """Tokens that count as repeated."""
+    """The number of latest tokens to which the repetition penalty applies."""
     length_penalty: Annotated[float, Meta(ge=0.1, le=5)] | None = None
     """Weight of ending the turn against speaking on."""
     listen_prob_scale: Annotated[float, Meta(ge=0, le=10)] | None = None
     """Factor on the probability of listening."""
     listen_top_k: Annotated[int, Meta(ge=1, le=2**32 - 1)] | None = None
-    """Listening is certain when it is among this many best choices."""
+    """The model always listens if listening is among this many most likely choices."""
     tts_temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     chunk_ms: Literal[1000] | None = None
     sample_rate: Literal[16000] | None = None
@@ -70,10 +70,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class SessionSetup:
-    """Settings of a full-duplex session. `unsupported`: paths that were accepted and have no effect.
+    """Settings of a full-duplex session. `unsupported` are paths of accepted fields without effect.
 
-    `unit_ms` is the length of its units, of sound at 16 kHz. `slices_field` and `speech_field` are the paths
-    of the fields that ask for slices of pictures and for speech, empty without one: the model decides whether
+    `unit_ms` is the length of a unit in milliseconds. `slices_field` and `speech_field` are the paths of the
+    fields that request slices of pictures and speech, empty without such a field; the model decides whether
     they have an effect.
     """
 
@@ -90,11 +90,11 @@ class SessionSetup:
     speech_field: str = ""
 
     def unsupported_by(self, ready: Ready, public_path: Callable[[str], str]) -> list[str]:
-        """Return all paths without effect on the model that took the session, as the client is told.
+        """Return the public paths of all fields without effect on the model that runs the session.
 
-        `public_path` makes a path of its own dialect of one in `antiphon.v1.SessionConfig`.
+        `public_path` converts a path in `antiphon.v1.SessionConfig` to a path of the dialect.
         """
-        # The usual prompt is ours, and not the client's.
+        # The client did not send the default prompt, so it is not reported.
         is_usual = self.system_prompt == DEFAULT_PROMPT
         ignored = [it for it in ready.ignored_fields if it != "system_prompt" or not is_usual]
         paths = [*self.unsupported, *map(public_path, ignored)]
@@ -117,7 +117,7 @@ class ChatSetup:
 
 @dataclass(frozen=True)
 class TranscriptionSetup:
-    """The setup of a session of utterances. `is_background`: the worker runs all other sessions first."""
+    """Settings of a session of utterances. `is_background`: the worker runs all other sessions first."""
 
     model: str = ""
     is_background: bool = False
@@ -131,14 +131,14 @@ class Capabilities:
     """Capabilities of a pool; the defaults are those of a pool that is not known yet."""
 
     voices: Set[str] | None = None
-    """Ids of registered voices; None if they are not known and the worker has to judge."""
+    """Ids of registered voices; None if they are not known, so that the worker has to check the id."""
     modes: Set[Mode] = frozenset(Mode)
     calls_tools: bool = True
     """Whether chats take tools."""
     speaks: bool = True
     hears: bool = True
     unit_ms: int = USUAL_UNIT_MS
-    """The shortest unit of its full-duplex sessions, of sound at 16 kHz."""
+    """The shortest unit of full-duplex sessions in the pool, in milliseconds."""
     yields: bool = False
     """Whether the model supports barge-in by itself, so that the adapter need not interrupt it."""
     reads_prompts: bool = True
@@ -191,8 +191,9 @@ class Catalogue:
     def of(self, model: str) -> Capabilities:
         """Return the capabilities for a session with this model; an empty `model` is any.
 
-        The pool of its slot decides. Before there is one, a model has the capabilities that all of its pools
-        have; a session that names no model is refused only those that no pool has.
+        The pool of the session's slot decides. Before the session has a slot, a named model has the
+        capabilities that all of its pools have; without a model, a session has those that at least one pool
+        has.
         """
         if self.slot is not None and model in ("", self.slot.model):
             return self.slot.capabilities
@@ -231,7 +232,7 @@ def _combined(able: Sequence[Capabilities]) -> Capabilities:
 
 
 def read_config(given: dict[str, Any], path: str) -> ConfigFields:
-    """Check a `config` object, whose place in the event is `path`; raise `Refusal`."""
+    """Validate and return a `config` object, which is at `path` in its event. Raises `Refusal`."""
     fields: ConfigFields = convert(given, ConfigFields, path)
     return fields
 
@@ -245,7 +246,7 @@ def duplex_settings(fields: ConfigFields, use_tts: bool | None = None) -> Duplex
 def session_slices(own: int | None, config: ConfigFields, name: str) -> tuple[int | None, str]:
     """Return the session's `max_slice_nums` and the path of the field that says so.
 
-    `own` is the value beside the `config` object, which is called `name`; it wins.
+    `own` is the value outside the `config` object and takes precedence; `name` is the name of that object.
     """
     if own is not None:
         return own, "max_slice_nums"
@@ -258,7 +259,7 @@ def unknown_keys(given: dict[str, Any], path: str) -> list[str]:
 
 
 def listed(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return `paths` as `unsupported_fields` may list them: once, not too long and not too many."""
+    """Return `paths` for `unsupported_fields`: without duplicates, and cut in length and number."""
     return tuple(path[:_LISTED_CHARACTERS] for path in list(dict.fromkeys(paths))[:_LISTED_FIELDS])
 
 
@@ -268,14 +269,14 @@ def first_text(*texts: str | None) -> str:
 
 
 def capabilities_of(model: str, catalogue: Catalogue | None) -> Capabilities:
-    """Return the capabilities for a session with this model; without a catalogue the worker has to judge."""
+    """Return the capabilities for a session with this model; without a catalogue the worker checks."""
     return catalogue.of(model) if catalogue is not None else UNKNOWN
 
 
 def check_model(model: str | None, catalogue: Catalogue | None, path: str) -> str:
     """Return the name of a served model, empty for any; raises `Refusal`.
 
-    Without a catalogue, while no worker is known, the worker is left to judge.
+    Without a catalogue, while no worker is known, the worker has to check the name.
     """
     if model and catalogue is not None and model not in catalogue.models:
         raise invalid(path, f"expected {catalogue.choices}, got {shown(model)}")

@@ -5,8 +5,8 @@ and every method that returns actions returns them in the order in which they ar
 
 A machine has no slot until it asks for one by `TakeSlot`; `queued` follows while none is free, then
 `granted`, or `refused` if it gets none. It gives the slot back by `LeaveSlot`, and may ask for another at
-once: what the worker still had to say about the old one is not told any more. `CloseSocket` gives back
-whatever it holds.
+once; later signals of the old slot's worker are discarded. `CloseSocket` gives back the slot, or the place in
+the queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +15,16 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from msgspec import Struct
 
 from ws_adapter.protocol.core.actions import (
-    LONGEST_RELATION,
+    MAX_TRACE_CHARACTERS,
     CancelTranscription,
     CancelUnits,
     CloseSocket,
     Detect,
     HoldInput,
     LeaveSlot,
+    LinkTrace,
     Note,
     OpenWorkerSession,
-    Relate,
     Respond,
     Rewind,
     Run,
@@ -49,9 +49,9 @@ class Place(Struct, frozen=True):
 
 
 class Offload(Struct, frozen=True):
-    """Run `work` in a reader thread: it takes long, and needs nothing of the session.
+    """Run `work` in a reader thread: it takes long, and touches no state of the session.
 
-    It returns a function that is called next on the event loop, with the time, and that returns actions.
+    `work` returns a function, which the event loop then calls with the time, and which returns actions.
     Frames that arrive in the meantime wait. The actions of a frame contain at most one of these.
     """
 
@@ -61,8 +61,8 @@ class Offload(Struct, frozen=True):
 class Transcribe(Struct, frozen=True):
     """Transcribe the user's speech, in a slot that no other session needs.
 
-    `audio` is float32 at 16 kHz; `model` is empty for any that transcribes. `tell` is called with each result
-    and the time, while the session is not over; the actions that it returns are carried out.
+    `audio` is float32 at 16 kHz; `model` is empty for any model that transcribes. Until the session is over,
+    `tell` is called with each result and the time, and the returned actions are carried out.
     """
 
     item_id: str
@@ -83,7 +83,7 @@ Action: TypeAlias = (
     | LeaveSlot
     | OpenWorkerSession
     | Run
-    | Relate
+    | LinkTrace
     | CancelUnits
     | Rewind
     | Withdraw
@@ -99,16 +99,16 @@ Action: TypeAlias = (
 )
 
 
-def related(given: Any) -> list[Action]:
-    """Return the actions for a `trace_context`; an unreadable one is ignored."""
+def link_trace(given: Any) -> list[Action]:
+    """Return the actions for the `trace_context` of an event; unreadable values are ignored."""
     if given is None:
         return []
     values = given if isinstance(given, dict) else {}
-    return [Relate(_text(values.get("traceparent")), _text(values.get("tracestate")))]
+    return [LinkTrace(_text(values.get("traceparent")), _text(values.get("tracestate")))]
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and len(value) <= LONGEST_RELATION else None
+    return value if isinstance(value, str) and len(value) <= MAX_TRACE_CHARACTERS else None
 
 
 class Machine(Protocol):
@@ -126,12 +126,12 @@ class Machine(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the client would lose nothing: such a session is shed first under overload and at
-        shutdown."""
+        """Whether the client would lose nothing by the end of the session: such sessions are ended first
+        under overload and at shutdown."""
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of input that wait or are at the worker and unconfirmed; none once it is over."""
+        """The bytes of input that wait, or are unconfirmed at the worker; 0 once the session is over."""
 
     @property
     def deadline(self) -> float | None:
@@ -145,8 +145,8 @@ class Machine(Protocol):
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
         """Return the state, with which another adapter continues; None if that is impossible now.
 
-        Large data stands in `blobs`. With `has_journal` another worker can restore the present one's context;
-        without, a worker that the state refers to is lost.
+        Large data is kept in `blobs`. With `has_journal` another worker can restore the context of the
+        present one; without it, running work at the present worker is lost.
         """
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
@@ -159,13 +159,13 @@ class Machine(Protocol):
     # ---------------------------------------------------------------------------------- the slot
 
     def queued(self, place: Place) -> list[Action]:
-        """Handle a place in the queue; called again while the session waits, also when a lost slot is
-        replaced."""
+        """Handle a place in the queue; called again while the session waits, and when it waits for the
+        replacement of a lost slot."""
 
     def granted(self, now: float) -> list[Action]:
         """Handle the attachment to a worker, which waits for `OpenWorkerSession`.
 
-        Called again after `displaced`: then it is another worker, without any state of the session.
+        Called again after `displaced`, with another worker, which has no state of the session.
         """
 
     def displaced(self) -> None:
@@ -192,7 +192,7 @@ class Machine(Protocol):
         """Handle the result of `Withdraw`: the dropped events, in the order of sending."""
 
     def slow_consumer(self) -> list[Action]:
-        """Handle a slow consumer."""
+        """Handle a slow consumer: a client that does not read its events in time."""
 
     def disconnected(self) -> None:
         """Handle the lost connection; nothing more can be sent."""
@@ -228,4 +228,4 @@ class WithoutState:
         return None
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        raise ValueError("no other adapter goes on with such a session")
+        raise ValueError("another adapter cannot continue a session of this kind")

@@ -14,7 +14,7 @@ class Reading:
 
     def __init__(self) -> None:
         self.held_bytes = 0
-        """The size of the frame that is read beside the event loop."""
+        """The bytes of the frame that another thread is reading."""
 
     def offload(
         self, size: int, read: Callable[[], T], then: Callable[[T, float], list[Action]]

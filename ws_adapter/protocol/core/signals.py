@@ -95,8 +95,8 @@ class Prefilled(Struct, frozen=True):
 
 
 class CallDelta(Struct, frozen=True):
-    """A piece of a call to a tool. The pieces of a call are consecutive: the first has `id` and `name`,
-    the last is `complete`; a call without one must not be carried out."""
+    """A piece of a tool call. The pieces of a call are consecutive: the first has `id` and `name`, the last
+    is `complete`. A call without a `complete` piece must not be carried out."""
 
     index: int
     """The index of the call in the unit, from 0."""
@@ -114,12 +114,12 @@ class Piece(Struct, frozen=True):
     text: str
     audio: bytes
     thinking: str = ""
-    """Text that is never spoken, and no part of the answer."""
+    """Text of the model's reasoning, which is never spoken and no part of the answer."""
     call: CallDelta | None = None
 
 
 class UnitDone(Struct, frozen=True):
-    """The end of a unit's output; `failure` goes with FAILED, `finish` where tokens were drawn."""
+    """The end of a unit's output; `failure` is set with FAILED, `finish` if tokens were sampled."""
 
     unit: int
     end: UnitEnd
@@ -130,7 +130,7 @@ class UnitDone(Struct, frozen=True):
     field: str = ""
     """The path of the input field that failed the unit, if one did."""
     problem: str = ""
-    """The fault of that field, as a continuation of its name; for videos alone, which the worker judges."""
+    """The fault of that field, as error text after its name; only for videos, which the worker checks."""
     finish: Finish | None = None
 
 
@@ -141,9 +141,10 @@ class Finalized(Struct, frozen=True):
 
 
 class Rewound(Struct, frozen=True):
-    """Restore the context to that before the words; a unit that was heard already is heard again.
+    """The outcome of `Rewind`. `unit` is the rewound unit, `context_tokens` the length of the context now.
 
-    `units` had something that was taken back.
+    `units` is the number of units whose output was removed, in part or whole. With a `failure` nothing has
+    changed.
     """
 
     unit: int
@@ -153,10 +154,10 @@ class Rewound(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
-    """Another worker has taken the session over `pause_s` seconds after the last one was lost.
+    """Another worker has taken over the session, `pause_s` seconds after the previous one was lost.
 
-    It has the context of all answered units, and gets the unanswered ones from their beginning: earlier
-    output of those is void.
+    The new worker has the context of all answered units and runs the unanswered ones again from their
+    beginning: earlier output of those is void.
     """
 
     pause_s: float

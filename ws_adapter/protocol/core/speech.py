@@ -12,17 +12,17 @@ WINDOW: Final = 512
 """The samples of a window, 32 ms."""
 
 HYSTERESIS: Final = 0.15
-"""The drop below the threshold down to which started speech goes on."""
+"""Once speech has started, scores down to this much below the threshold still count as speech."""
 
 _LEAST: Final = 0.01
-"""The lowest threshold for speech to go on."""
+"""The lowest score that counts as speech once speech has started."""
 
 _GAP_MS: Final = 128
-"""The length of silence that separates earlier sound from speech that starts."""
+"""Longer silence discards the windows of speech before it, while speech has not started."""
 
 
 class Started(Struct, frozen=True):
-    """Speech starts at the sample `at`, counted from the first ever; known after `known_at` samples."""
+    """Speech starts at the sample `at` of the session; this is known after `known_at` samples."""
 
     at: int
     known_at: int
@@ -65,11 +65,11 @@ class SpeechEdges:
         self._end = 0
         """The number of scored samples."""
         self._speech = 0
-        """Windows of speech that may start with them."""
+        """The number of windows of speech so far, while speech has not started."""
         self._at = 0
         """The first sample of these windows."""
         self._silence = 0
-        """Windows without speech, up to now."""
+        """The number of latest windows without speech."""
 
     def hear(self, scores: Iterable[float]) -> list[Edge]:
         """Return the edges that follow from these scores, in order; each score is of one more window."""

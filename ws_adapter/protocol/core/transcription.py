@@ -12,7 +12,7 @@ class TranscriptionCode(StrEnum):
     BUFFER_FULL = "buffer_full"
     """Too many items of the session wait."""
     QUEUE_FULL = "queue_full"
-    """No slot was to spare until its deadline."""
+    """No slot was free until the deadline of the item."""
     SERVICE_UNAVAILABLE = "service_unavailable"
     """No worker transcribes."""
     MODEL_NOT_FOUND = "model_not_found"
@@ -20,7 +20,7 @@ class TranscriptionCode(StrEnum):
     NOT_ALLOWED = "not_allowed"
     """The key does not allow the mode `transcription`."""
     CONTEXT_FULL = "context_full"
-    """The audio is longer than the model can hear."""
+    """The audio is longer than the model can take."""
     INVALID_AUDIO = "invalid_audio"
     """The model refused the audio."""
     TIMEOUT = "timeout"
@@ -46,7 +46,7 @@ _CLIENTS = frozenset(
 
 
 class InputTranscriptDelta(Struct, frozen=True):
-    """Further words, said about between `begin_s` and `end_s`, in seconds of the item's audio."""
+    """Further words, spoken approximately between `begin_s` and `end_s`, in seconds of the item's audio."""
 
     text: str
     begin_s: float

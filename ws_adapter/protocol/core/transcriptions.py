@@ -15,7 +15,7 @@ Tell: TypeAlias = Callable[[InputTranscript, float], list[Action]]
 
 
 class SavedTranscription(Struct, frozen=True):
-    """The state of a pending item. `at_ms` is where it begins, for dialects that know."""
+    """The state of a pending item. `at_ms` is the beginning of the item, in dialects that need it."""
 
     item_id: str
     audio: int
@@ -35,7 +35,7 @@ class _Awaited(Struct):
 
 
 class Transcriptions:
-    """The pending items. Words that were sent before an item was requested again are left out."""
+    """The pending items. If an item is transcribed again, words that were sent before are left out."""
 
     def __init__(self) -> None:
         self._awaited: dict[str, _Awaited] = {}
@@ -59,7 +59,7 @@ class Transcriptions:
     def restore(
         self, saved: Iterable[SavedTranscription], blobs: Saved, tell: Callable[[SavedTranscription], Tell]
     ) -> list[Transcribe]:
-        """Return the actions that transcribe saved items again; `tell` returns the callback of an item."""
+        """Return the actions that transcribe saved items again; `tell` returns the callback for an item."""
         asked = []
         for item in saved:
             asked.append(self.ask(item.item_id, blobs[item.audio], item.model, tell(item), item.at_ms))

@@ -24,7 +24,7 @@ class Video(Struct, frozen=True, tag=True):
 
     data: bytes
     stack_frames: int = 1
-    """Frames used of each second; those after the first are joined to one picture."""
+    """The frames used of each second; those after the first are joined into one picture."""
 
 
 Part: TypeAlias = str | Picture | Speech | Video
@@ -64,7 +64,8 @@ class Call(Struct, frozen=True):
 class Message(Struct, frozen=True):
     """A message of one side. Only a message with calls may be without parts.
 
-    `calls` are of the assistant; `call_id` is of a tool, whose text is the result of that call.
+    `calls` belong to a message of the assistant. `call_id` belongs to a message of a tool, whose text is the
+    result of that call.
     """
 
     role: Role

@@ -19,15 +19,15 @@ class Deadlines:
         self.limit_at: float | None = None
         """The session limit."""
         self.away_at: float | None = None
-        """The time at which its worker leaves."""
+        """The time at which the draining worker ends the session."""
         self.init_at: float | None = None
-        """The deadline for its settings."""
+        """The deadline for the settings from the client."""
         self.pause_at: float | None = None
-        """The latest end of its pause."""
+        """The latest end of the pause."""
         self.idle_at: float | None = None
-        """The deadline for input, if others wait."""
+        """The deadline for input, if other sessions queue for a slot."""
         self.next_at: float | None = None
-        """The earliest of all deadlines but the last."""
+        """The earliest of the deadlines, `idle_at` excepted."""
         self._limits = limits
         self._pause_s = 0.0
 
@@ -35,20 +35,20 @@ class Deadlines:
         """Handle the session's slot."""
         if self._limits.session_limit_s:
             self.limit_at = now + self._limits.session_limit_s
-        self.unset(now)
+        self.await_settings(now)
 
-    def unset(self, now: float) -> None:
+    def await_settings(self, now: float) -> None:
         """Start the timer for settings."""
         self.init_at = now + self._limits.init_timeout_s
         self._settle()
 
-    def set_up(self) -> None:
+    def settings_accepted(self) -> None:
         """Stop the timer for settings."""
         self.init_at = None
         self._settle()
 
     def leaves(self, at: float | None) -> None:
-        """Set the time at which the worker leaves, or None for another worker, which does not leave."""
+        """Set the time at which the draining worker ends the session; None if the worker does not drain."""
         self.away_at = at
         self._settle()
 
@@ -63,7 +63,7 @@ class Deadlines:
         self._settle()
 
     def passed(self, now: float, opener: str, others_wait: bool) -> Verdict | None:
-        """Return the end of the session if it is due; `opener` is the name of the event with the settings."""
+        """Return the verdict of a passed deadline, if any; `opener` is the event with the settings."""
         limits = self._limits
         if is_due(self.limit_at, now):
             text = "the session reached its time limit; open a new one"
@@ -83,7 +83,7 @@ class Deadlines:
         return None
 
     def save(self, now: float) -> SavedDeadlines:
-        """Return the state of a session that is running; another worker does not leave."""
+        """Return the state of a running session, without the drain of its present worker."""
         return SavedDeadlines(
             ago(self.limit_at, now), ago(self.pause_at, now), ago(self.idle_at, now), self._pause_s
         )

@@ -71,7 +71,7 @@ class Earlier(RealtimePath):
         return self.command(_DECODER.decode(frame, sized_only=drops_input))
 
     def command(self, event: ClientEvent) -> Command:
-        """Return what a decoded event asks for."""
+        """Return the command of a decoded event."""
         match event:
             case SessionUpdate():
                 return Begin(
@@ -142,7 +142,7 @@ class Earlier(RealtimePath):
         return []
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """Return the event of a unit, behind an error if the unit failed."""
+        """Return the event of a unit, preceded by an error if the unit failed."""
         input_id = answer.unit.input_id
         if answer.outcome is Outcome.SPEECH and answer.response_id is not None:
             delta = AudioDelta(

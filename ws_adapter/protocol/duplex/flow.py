@@ -1,4 +1,4 @@
-"""The processing of units: cut, queued, run at the worker, answered, each once and in order; barge-in."""
+"""The flow of units: cut, queued, run at the worker, and answered, each once and in order; and barge-in."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -143,7 +143,7 @@ class UnitFlow:
         return actions
 
     def hold_frame(self, frame: bytes | None) -> None:
-        """Keep a picture for the next unit; None is one without use to the model, and is counted."""
+        """Keep a picture for the next unit; None is a picture without use to the model, only counted."""
         self._cutter.hold_frame(frame)
 
     def force_next(self) -> None:
@@ -152,13 +152,13 @@ class UnitFlow:
             self._cutter.force_next()
 
     def interrupt(self) -> list[Step]:
-        """Interrupt the model; it listens to all input that waits and to the second that is coming in."""
+        """Interrupt the model; it listens to all waiting units and to the unit that is incomplete now."""
         self._backlog.force_listen()
         self._cutter.force_next()
         return self._interrupt()
 
     def advance(self, now: float) -> list[Step]:
-        """Give waiting units to the worker while it has room, and answer those that were dropped."""
+        """Give waiting units to the worker while it has room, and answer dropped units."""
         runs: list[Step] = []
         while self._has_room():
             unit = self._backlog.take(now)
@@ -178,7 +178,7 @@ class UnitFlow:
         return [*self.answers.collect(), *runs] if self._window else []
 
     def save(self, now: float) -> SavedFlow:
-        """Return the state of a session that has begun; see `Answers.save`."""
+        """Return the state of a session that has begun, in the form of `Answers.save`."""
         return SavedFlow(
             self.answers.save(now),
             self._cutter.save(now),
@@ -221,7 +221,11 @@ class UnitFlow:
             self.answers.forget_dropped()
 
     def _restart(self, now: float) -> list[Step]:
-        """Replay the units at the worker on another one, from their beginning; the pause makes none late."""
+        """Discard the output of the units at the lost worker, which another one runs again from their
+        beginning.
+
+        Waiting units count their wait from now, so that the pause makes none of them late.
+        """
         self._backlog.restamp(now)
         first = self.answers.restart()
         if first is None:
@@ -249,8 +253,8 @@ class UnitFlow:
 class Answers:
     """The pending answers, given out unit by unit in order.
 
-    `new_token` makes the ids of responses differ. `verdict` is set once the session cannot go on; no answer
-    comes after that.
+    `new_token` returns a unique token for the id of a response. `verdict` is set once the session cannot
+    continue; no answer follows.
     """
 
     def __init__(self, tail: SilenceTail, new_token: Callable[[], str]) -> None:
@@ -282,7 +286,7 @@ class Answers:
         """Whether a unit has not been answered."""
         return bool(self._pending)
 
-    # ------------------------------------------------------------------------------------ what happens
+    # -------------------------------------------------------------------------------- units and signals
 
     def expect(self, units: list[Unit]) -> None:
         """Expect an answer for each of these units in order, also for those that are dropped."""
@@ -304,7 +308,7 @@ class Answers:
             unit.prefilled = signal
 
     def piece(self, signal: Piece) -> bool:
-        """Take a part of a unit from the worker; return whether it is muted."""
+        """Handle a part of a unit's output; return whether the unit is muted."""
         unit = self._at_worker.get(signal.unit)
         if unit is None:
             return False
@@ -319,7 +323,7 @@ class Answers:
             unit.done = signal
 
     def restart(self) -> int | None:
-        """Forget the output of the units at the worker; return the first of them."""
+        """Discard the output of all units at the worker; return the first number, None without any."""
         for unit in self._at_worker.values():
             unit.said.clear()
             unit.speaks, unit.prefilled = False, None
@@ -333,9 +337,9 @@ class Answers:
 
     @property
     def muted_speech(self) -> int | None:
-        """The last muted unit at the worker, once the model is known to speak; None before.
+        """The number of the last muted unit at the worker, once the model is known to speak; None before.
 
-        If it were stopped before its first word, the model would begin its answer in the next unit.
+        If a unit were cancelled before its first word, the model would begin its answer in the next unit.
         """
         muted = {number: unit for number, unit in self._at_worker.items() if unit.is_muted}
         is_speaking = self.response_id is not None or any(unit.speaks for unit in muted.values())
@@ -379,7 +383,7 @@ class Answers:
     # ---------------------------------------------------------------------------------------- answering
 
     def collect(self) -> list[Answer]:
-        """Return the answer of every finished unit whose turn it is."""
+        """Return the answers of all units that are finished, up to the first unfinished one."""
         answers: list[Answer] = []
         pending = self._pending
         while pending and self.verdict is None:
@@ -391,14 +395,13 @@ class Answers:
             self._answered += 1
             if head.done is not None:
                 answers.append(self._answer(head, head.done, index))
-                head.said.clear()  # the answer has it
+                head.said.clear()  # the answer has the output now
             elif answer := self._dropped(head, index):
                 answers.append(answer)
         return answers
 
-    def silenced(self, answer: Answer, is_continued: bool) -> Answer:
-        """Return the listen answer of an interrupted unit; `is_continued`: a part of its speech had been
-        sent."""
+    def interrupted(self, answer: Answer, is_continued: bool) -> Answer:
+        """Return the listen answer of an interrupted unit; `is_continued`: some of its speech was sent."""
         return replace(
             answer,
             outcome=Outcome.LISTEN,
@@ -439,13 +442,13 @@ class Answers:
             answer = self._failed(answer, done.failure or Reason.INFERENCE_FAILED)
         else:
             self._failures = 0
-        # The worker alone decides: a context that rolls stays at its limit and goes on.
+        # Only the worker decides this: a sliding context stays at its limit, and the session continues.
         if end is UnitEnd.CONTEXT_FULL and self.verdict is None:
             self.verdict = CONTEXT_IS_FULL
         return answer
 
     def _spoken(self, end: UnitEnd) -> str | None:
-        """Return the response of a unit with output."""
+        """Return the response of a unit with output; open one if there is none."""
         if self.response_id is None:
             self.response_id = f"resp_{self._new_token()}"
         self._tail.spoke()
@@ -465,7 +468,7 @@ class Answers:
     def _dropped(self, unit: Unit, index: int) -> Answer | None:
         self._dropped_total += 1
         if self.response_id is not None:
-            # Clients flush playback on a listen: the unit that is speaking answers for this one.
+            # Clients flush playback on a listen event, so a unit dropped during a response gets no event.
             return None
         return Answer(
             Outcome.DROPPED,
@@ -523,7 +526,7 @@ class Backlog:
         self.bytes = 0
         """The bytes of the waiting units."""
         self.keeps_all = False
-        """Whether no unit is dropped, until none waits any more: the producer bounds them."""
+        """Whether no unit is dropped, until none waits any more; the producer limits their number."""
         self._units: deque[Unit] = deque()
 
     def __len__(self) -> int:
@@ -579,12 +582,12 @@ class Backlog:
 
 
 def _size(unit: Unit) -> int:
-    """Return the bytes of its input."""
+    """Return the number of bytes of a unit's input."""
     return len(unit.audio) + (sum(map(len, unit.frames)) if unit.frames else 0)
 
 
 def summed(one: TokenUsage, other: TokenUsage) -> TokenUsage:
-    """Return the sum of both."""
+    """Return the sum of two token usages."""
     read, other_read = one.input_token_details, other.input_token_details
     made, other_made = one.output_token_details, other.output_token_details
     return TokenUsage(

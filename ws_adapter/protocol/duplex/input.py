@@ -19,25 +19,25 @@ RATE_HZ: Final = 16_000
 BYTES_PER_S: Final = RATE_HZ * 4
 
 SECOND_S: Final = 1.0
-"""The length of the units of most models, and of all dialects that know no others."""
+"""The length in seconds of the units of most models, and of all units in dialects with a fixed length."""
 
 NEARLY_A_SECOND: Final = 15_840
-"""A lone append of at least this many samples is a second that lost some to rounding in a resampler."""
+"""A lone append of at least this many samples counts as a second: a resampler may lose some by rounding."""
 
 LATE_S: Final = 0.2
-"""The seconds beyond its due time for which the carry waits while the model speaks.
+"""The seconds after the due time of a unit for which its carried input waits while the model speaks.
 
-Shorter units wait for the rest of their sound: silence in the middle of a frame is a click, and closes no
-gap."""
+Units of at most this length are not padded early: silence in the middle of such a unit would be a click, and
+would close no gap."""
 
 SETTLED_S: Final = 0.1
-"""The least seconds from the last append to a late flush: delayed appends come at once and stay whole."""
+"""The least seconds from the last append to a late flush, so that bursts of late appends stay together."""
 
 LONGEST_TEXT: Final = 1.5
-"""The most characters of base64 for each byte of audio, with an eighth of white space."""
+"""The most characters of base64 for each byte of audio: 4/3, and an eighth more for white space."""
 
 BURST_LEAD_S: Final = 1.5
-"""A run of appends is a burst if it holds more than this much more audio than it took to arrive."""
+"""A run of appends is a burst if its audio is longer than the time of its arrival by more than this."""
 
 BURST_WAIT_S: Final = 1.25
 RUN_GAP_S: Final = 3.0
@@ -64,7 +64,7 @@ class Append(Struct, frozen=True):
 
 
 class GivenInput(Struct, frozen=True):
-    """The fields of an append whatever their names are; `audio_path` and `frames_path` are those names."""
+    """The fields of an append of any dialect; `audio_path` and `frames_path` are their paths in the event."""
 
     audio: str
     audio_path: str
@@ -77,7 +77,7 @@ class GivenInput(Struct, frozen=True):
 
 
 class InputRules(Struct, frozen=True):
-    """The rules of input. `takes_frames`: the model sees; else pictures are only counted."""
+    """The rules for input. Without `takes_frames`, pictures are only counted."""
 
     max_append_s: float
     takes_frames: bool
@@ -85,9 +85,9 @@ class InputRules(Struct, frozen=True):
 
 
 def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None) -> Append:
-    """Check an append whole; raise `Refusal`, and then nothing of it holds.
+    """Validate a whole append and return it. Raises `Refusal`; then no part of the append takes effect.
 
-    `max_slice_nums` is the session's, for appends that do not say.
+    `max_slice_nums` is the value of the session, for appends without one.
     """
     _check_length(given, rules.max_append_s)
     clip = decode_audio(given.audio, given.encoding, given.audio_path) if given.audio else NO_AUDIO
@@ -112,15 +112,15 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
 
 
 def _check_length(given: GivenInput, most_s: float) -> None:
-    """Refuse text that is too long for so little audio, before it is decoded."""
+    """Raise `Refusal` for text that is too long for `most_s` seconds of audio, before it is decoded."""
     if len(given.audio) > most_s * BYTES_PER_S * LONGEST_TEXT:
         size = len(given.audio) * 3 // 4
         raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
 
 
 def first_given(event: object, names: Sequence[str]) -> tuple[Any, str]:
-    """Return value and path of the first given field of `event` among `names`; without any None, and the
-    first name."""
+    """Return value and name of the first field of `event` among `names` that has a value; without one, None
+    and the first name."""
     for name in names:
         if value := getattr(event, name):
             return value, name
@@ -133,8 +133,8 @@ def first_given(event: object, names: Sequence[str]) -> tuple[Any, str]:
 class UnitCutter:
     """The cutter of units: joins appends and cuts them into units of `unit_s`; a remainder is carried over.
 
-    `flush_s` seconds after the last append, the carry is padded and runs as a unit. While the model speaks
-    that happens as soon as a unit is late: without input its speech would have a gap.
+    `flush_s` seconds after the last append, the remainder is padded and becomes a unit. While the model
+    speaks, that happens as soon as a unit is late: without input the model's speech would have a gap.
     """
 
     def __init__(self, flush_s: float, unit_s: float = SECOND_S) -> None:
@@ -163,7 +163,7 @@ class UnitCutter:
         self._force_next = False
 
     def append(self, append: Append, now: float) -> list[Unit]:
-        """Return the units that `append` completes, in order; with `force_listen` none is carried over."""
+        """Return the units that `append` completes, in order; `force_listen` leaves no remainder."""
         self._appends += 1
         self._input_id = append.input_id
         self._last_append_at = now
@@ -197,7 +197,7 @@ class UnitCutter:
         """Return the carry, padded to a unit; empty if nothing is carried."""
         units = self._cut(b"", now, to_the_end=True) if self._carry else []
         self._mark(units, undecoded=False)
-        # It was late, and the next one is not to be later still.
+        # The unit was late by `LATE_S`; the delay of the next unit must not add to that.
         self._due_at -= LATE_S
         self._settle()
         return units
@@ -215,7 +215,7 @@ class UnitCutter:
         self._settle()
 
     def save(self, now: float) -> SavedCutter:
-        """Return the state, with what is carried."""
+        """Return the state, with the carried input."""
         return SavedCutter(
             bytes(self._carry),
             self._carries_undecoded,
@@ -279,7 +279,8 @@ class UnitCutter:
         return unit
 
     def _mark(self, units: list[Unit], undecoded: bool) -> None:
-        """Mark those of the newest `units` that hold anything undecoded, all of them or what was carried."""
+        """Drop those of the newest `units` with undecoded audio: all of them if `undecoded`, else at most the
+        first, if undecoded audio was carried over."""
         for unit in units if undecoded else units[: self._carries_undecoded]:
             unit.audio, unit.frames, unit.is_dropped = self._silence, (), True
         if undecoded or units:
@@ -309,15 +310,15 @@ class UnitCutter:
 
 
 class SilenceTail:
-    """Decides when a unit of silence is due after a burst or an isolated append.
+    """The schedule of units of silence after a burst or an isolated append.
 
-    At most `limit_s` seconds while the model has not begun to speak, then until its turn ends; none with a
-    `limit_s` of 0. All times are seconds of the session's clock.
+    Silence lasts at most `limit_s` seconds while the model has not begun to speak, then until the end of its
+    turn; there is none with a `limit_s` of 0. All times are seconds of the session's clock.
     """
 
     def __init__(self, limit_s: float, unit_s: float = SECOND_S) -> None:
         self.due_at: float | None = None
-        """The time at which the next unit of silence is due; None if none is."""
+        """The time at which the next unit of silence is due; None without one."""
         self._limit = round(limit_s / unit_s)
         self._unit_s = unit_s
         self._run_start = 0.0
@@ -357,7 +358,7 @@ class SilenceTail:
         self._settle()
 
     def turn_ended(self, heard_everything: bool) -> None:
-        """Note the end of the model's turn; if it `heard_everything`, all real input, the tail ends."""
+        """Note the end of the model's turn; the tail ends if the model `heard_everything`, all real input."""
         if self._spoke and heard_everything:
             self._over = True
         self._spoke = False

@@ -1,6 +1,7 @@
 """The state machine of one full-duplex session, the same for all dialects.
 
-Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
+Events in, actions out: the machine does no I/O and reads no clock. All times are seconds of one monotonic
+clock.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ from ws_adapter.protocol.core.actions import (
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
-from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, related
+from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, link_trace
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import UNIT_SIGNALS, Failed, GoingAway, Moved, Ready, Signal
 from ws_adapter.protocol.core.state import State
@@ -64,7 +65,8 @@ _RUNNING: Final = (State.ACTIVE, State.PAUSED)
 class DuplexMachine(WithoutDetection):
     """The machine of a full-duplex session. It has one slot, from the opening of the socket to its end.
 
-    `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ.
+    `catalogue` returns the served pools, None while no worker is known; `new_token` returns a unique token
+    for ids.
     """
 
     drops_stale: ClassVar = True
@@ -102,7 +104,7 @@ class DuplexMachine(WithoutDetection):
 
     @property
     def held_bytes(self) -> int:
-        """The input that waits or is at the worker, and unconfirmed reference audio, in bytes."""
+        """The bytes of input that waits or is at the worker, and of unconfirmed reference audio."""
         if self.is_over:
             return 0
         return self._flow.held_bytes + self._voice_bytes + self._reading.held_bytes
@@ -185,8 +187,8 @@ class DuplexMachine(WithoutDetection):
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
         """Handle a text frame of the client.
 
-        With `drops_input` there is no room for its input: the units of an append are dropped undecoded,
-        pictures are not held, and an opener with reference audio that would have to queue is rejected.
+        With `drops_input` there is no room for input: the units of an append are dropped undecoded, and
+        pictures are not kept. An opener with reference audio that would have to queue ends the session.
         """
         if self.is_over:
             return []
@@ -199,7 +201,7 @@ class DuplexMachine(WithoutDetection):
         return self._reading.offload(size, read, partial(self._take, drops_input, size))
 
     def _decode(self, frame: bytes, drops_input: bool) -> Command | Refusal | InvalidUtf8:
-        """Return the command in a frame, or its error; touches nothing of the session."""
+        """Return the command in a frame, or its error; touch no state of the session."""
         try:
             return self._vocabulary.decode(frame, drops_input=drops_input)
         except (Refusal, InvalidUtf8) as fault:
@@ -242,7 +244,7 @@ class DuplexMachine(WithoutDetection):
         for answer, lost in groupby(sends, key=lambda send: send.answer):
             if answer is not None:
                 is_continued = not next(lost).is_first
-                actions += self._answer(self._flow.answers.silenced(answer, is_continued))
+                actions += self._answer(self._flow.answers.interrupted(answer, is_continued))
         return actions
 
     def disconnected(self) -> None:
@@ -279,7 +281,7 @@ class DuplexMachine(WithoutDetection):
     # ---------------------------------------------------------------------------------------- time
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """Do what is due; `others_wait`: somebody queues, so an idle session may not hold its slot."""
+        """Handle the due timers; `others_wait`: another session queues, so an idle session ends."""
         if self.is_over:
             return []
         verdict = self._deadlines.passed(now, self._vocabulary.opener, others_wait)
@@ -301,10 +303,10 @@ class DuplexMachine(WithoutDetection):
             case Diagnose():
                 return [Note(outline(command.frame))] if self._notes.allow(now) else []
             case Begin():
-                return [*self._begin(command, now, drops_input, size), *related(command.related)]
+                return [*self._begin(command, now, drops_input, size), *link_trace(command.trace_context)]
             case Input():
                 told = self._input(command, now)
-                return told if command.related is None else [*related(command.related), *told]
+                return told if command.trace_context is None else [*link_trace(command.trace_context), *told]
             case HoldFrame():
                 self._demand_input(command)
                 if not drops_input:
@@ -342,11 +344,11 @@ class DuplexMachine(WithoutDetection):
     def _configure(self, setup: SessionSetup) -> list[Action]:
         self.state = State.CONFIGURING
         self.setup = setup
-        self._deadlines.set_up()
+        self._deadlines.settings_accepted()
         return [OpenWorkerSession(setup)]
 
     def _demand_input(self, command: Input | HoldFrame) -> SessionSetup:
-        """Check that the session takes input now, or holds it; return its setup."""
+        """Return the setup; raise `Refusal` if the session neither takes input now nor holds it."""
         if self.setup is None:
             raise Refusal(ErrorCode.NOT_READY, f"{command.name} before {command.after}")
         if self.state is State.PAUSED:
@@ -388,11 +390,11 @@ class DuplexMachine(WithoutDetection):
             self.state = State.CONNECTED
             self.setup, self._voice_bytes = None, 0
             self._flow = UnitFlow(self._limits, self._new_token)
-            self._deadlines.unset(now)
+            self._deadlines.await_settings(now)
             return self._refuse(errors.VERDICTS[reason].refusal(), now)
         return self._conclude(errors.lost(reason, is_going_away=self._deadlines.away_at is not None))
 
-    # ---------------------------------------------------------------------------------- telling it
+    # ------------------------------------------------------------------------------------- output
 
     def _told(self, steps: Iterable[Step], now: float) -> list[Action]:
         """Turn steps of the flow into actions, up to the end of the session."""

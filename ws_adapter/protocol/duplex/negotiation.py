@@ -18,7 +18,8 @@ _DECODER: Final[EventDecoder[_AnyEvent]] = EventDecoder(_AnyEvent)
 
 
 class DialectNegotiator(Realtime):
-    """A reader of the events of both dialects. Its own events, of the queue and of errors, are equal in both.
+    """The vocabulary before the choice. It reads client events of both dialects; its server events, for the
+    queue and errors, are the same in both.
 
     `new_earlier_id` makes the session id of the earlier dialect.
     """

@@ -70,7 +70,7 @@ _PUBLIC_PATHS: Final = {
 
 
 class RealtimePath:
-    """Queue events, errors and saved parts of the sessions on this path.
+    """The base of both full-duplex dialects of `/v1/realtime`: rules for input, queue events and errors.
 
     `recording_id` is that of the session's recording, if one is made.
     """
@@ -118,7 +118,7 @@ class Realtime(RealtimePath):
         return self.command(_DECODER.decode(frame, sized_only=drops_input))
 
     def command(self, event: ClientEvent) -> Command:
-        """Return what a decoded event asks for."""
+        """Return the command of a decoded event."""
         match event:
             case SessionInit():
                 return Begin(
@@ -199,7 +199,7 @@ class Realtime(RealtimePath):
         return [render.moved(pause_s)]
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """Return the events of a unit: one kind per frame; the first frame counts the unit and its tokens."""
+        """Return the events of a unit, one for each kind of output; the first has its number and tokens."""
         told = _Frames(self._session_id, answer)
         match answer.outcome:
             case Outcome.SPEECH:
@@ -235,8 +235,7 @@ def close_reason(event: SessionClose) -> str:
 
 
 def unhonoured(payload: InitPayload, mode: Mode) -> list[str]:
-    """Return the paths of a `session.init` that have no effect in any session; `mode` is the one of the
-    URL."""
+    """Return the paths in a `session.init` that have no effect in any session; `mode` is that of the URL."""
     given = {"tools": bool(payload.tools), "mode": payload.mode not in (None, mode)}
     return [name for name, is_given in given.items() if is_given]
 

@@ -1,4 +1,4 @@
-"""Texts for a listening model: they wait for the unit before which they are read."""
+"""Texts for a listening model, which wait for the next unit: the model reads them before its sound."""
 
 from collections import deque
 from typing import Final
@@ -9,8 +9,8 @@ MOST_TEXTS: Final = 8
 """The most texts that may wait."""
 
 MOST_BYTES: Final = 2_000
-"""The most bytes of a text, and of the texts of one unit: about 500 tokens of English, and no more tokens
-than bytes of anything."""
+"""The most bytes of a text, and of the texts of one unit: about 500 tokens of English. No text has more
+tokens than bytes."""
 
 
 class TextQueue:

@@ -1,6 +1,7 @@
-"""The part of a dialect that differs: how its client events read, and how its server events look.
+"""The vocabulary of a full-duplex dialect: decoding of its client events, and creation of its server events.
 
-The state machine in `machine` is the same for all full-duplex dialects; it speaks through a `Vocabulary`.
+The state machine in `machine` is the same for all full-duplex dialects; it uses their events by a
+`Vocabulary`.
 """
 
 from collections.abc import Callable
@@ -16,29 +17,29 @@ from ws_adapter.protocol.duplex.input import Append
 from ws_adapter.protocol.wire.errors import Refusal, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent, TokenUsage
 
-# Requests of the client. `name` is that of the event. `read` raises only `Refusal`, and is only called in a
-# state that allows the event: the machine first checks the time of an event and then its content.
+# Requests of the client. `name` is the name of the event. `read` raises only `Refusal`. The machine first
+# checks whether its state allows the event, and only then calls `read`, which checks the content.
 
 
 class Begin(Struct, frozen=True):
-    """Configure the session; from then on it speaks the vocabulary that `choose` returns."""
+    """Configure the session; from then on it uses the vocabulary that `choose` returns."""
 
     name: str
     read: Callable[[Catalogue | None], SessionSetup]
     choose: "Callable[[], Vocabulary]"
-    related: Any = None
-    """Its undecoded `trace_context`."""
+    trace_context: Any = None
+    """The undecoded `trace_context` of the event."""
 
 
 class Input(Struct, frozen=True):
-    """Take input, which comes `after` the opener; `read` gets the session's `max_slice_nums`."""
+    """Take input; `after` is the event that must precede it; `read` gets the session's `max_slice_nums`."""
 
     name: str
     after: str
     read: Callable[[int | None], Append]
     input_id: str | None = None
-    related: Any = None
-    """Its undecoded `trace_context`."""
+    trace_context: Any = None
+    """The undecoded `trace_context` of the event."""
 
 
 class HoldFrame(Struct, frozen=True):

@@ -88,7 +88,7 @@ _REASONS: Final[dict[str, Literal["user_stop", "context_full", "server_shutdown"
 class Duplex:
     """The events of `/ws/duplex`.
 
-    `announces_slot`: `queue_done` is sent also without a wait. `recording_id` is that of the session's
+    With `announces_slot`, `queue_done` is sent even without a wait. `recording_id` is that of the session's
     recording, if one is made.
     """
 
@@ -147,7 +147,7 @@ class Duplex:
         given = event.config or {}
         config = read_config(given, "config")
         slices, slices_field = session_slices(event.max_slice_nums, config, "config")
-        # Units are always finalised behind their answer.
+        # Units are always finalised after their answer.
         not_final = ["deferred_finalize"] if event.deferred_finalize is False else []
         return SessionSetup(
             mode=self._mode,
@@ -213,7 +213,7 @@ class Duplex:
         return [render.moved(pause_s)]
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """Return one `result` for a unit, behind an error if the unit failed."""
+        """Return one `result` for a unit, preceded by an error if the unit failed."""
         result = _result(answer)
         if answer.failure is None:
             return [result]

@@ -255,7 +255,7 @@ class Live:
             return []
         if self.state is State.QUEUED:
             self._deadlines.granted(now)
-            self._deadlines.set_up()
+            self._deadlines.settings_accepted()
         self.state = State.CONFIGURING
         setup = self._settings.setup
         able = capabilities_of(setup.model, self._catalogue())
@@ -440,7 +440,7 @@ class Live:
             raise Refusal(ErrorCode.INVALID_EVENT, message)
         self._settings = read_settings(event.session, self._catalogue())
         self.state, self._start_id = State.QUEUED, event.event_id
-        self._deadlines.set_up()
+        self._deadlines.settings_accepted()
         return [TakeSlot(self._settings.setup.model)]
 
     def _update(self, event: SessionUpdate) -> list[Action]:

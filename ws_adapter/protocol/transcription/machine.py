@@ -15,7 +15,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, related
+from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, link_trace
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
@@ -178,7 +178,7 @@ class Transcription(WithoutDetection):
             return self._close(CloseCode.INVALID_UTF8, "invalid UTF-8")
         except Rejection as rejection:
             return self._reject(rejection, now)
-        relation = related(command.related) if isinstance(command, ChooseModel | Append) else []
+        relation = link_trace(command.related) if isinstance(command, ChooseModel | Append) else []
         return [*relation, *self._advance(now)]
 
     def binary_frame(self, now: float) -> list[Action]:

@@ -1,8 +1,9 @@
 """JSON and base64 at the edge: strict on the way in, joined bytes on the way out.
 
 The long base64 of an audio append is cut out of its frame and decoded by itself, in one SIMD pass; only the
-short rest goes through the JSON parser. The whole frame is parsed for what does not fit that, and explained
-for what does not fit that either. Nothing here raises anything but `Refusal` and `InvalidUtf8`.
+short rest goes through the JSON parser. A frame that does not fit this fast path is parsed whole. An event
+that does not fit its struct is decoded generically, to name the fault. All errors are `Refusal` or
+`InvalidUtf8`.
 """
 
 import binascii
@@ -32,7 +33,7 @@ _WIDTHS: Final[dict[AudioEncoding, int]] = {"f32": 4, "pcm16": 2}
 FLOAT32: Final = np.dtype("<f4")
 
 LOUDEST: Final = 16.0
-"""A peak above this is not float32 PCM but something else read as such."""
+"""The highest peak of accepted float32 samples: a higher one means that the bytes are no float32 PCM."""
 
 _WHITE_SPACE: Final = b" \t\n\r\v\f"
 _NOT_JSON: Final = "the frame is not valid JSON"
@@ -41,18 +42,18 @@ _AUDIO_FIELDS: Final = ("audio", "audio_base64", "audio_data")
 _AUDIO_VALUE: Final = re.compile(rb'"audio(?:_base64|_data)?"\s*:\s*"')
 _AUDIO_BEGINS_WITHIN: Final = 512
 _LONG: Final = 2048
-"""Shorter base64 stays in its frame."""
+"""Base64 of fewer characters is parsed with its frame."""
 
 _TOKEN: Final = secrets.token_hex(16)
-"""The placeholder for cut base64. No client can send it: it never leaves the process."""
+"""The placeholder for cut base64. It is random and never leaves the process, so no client can send it."""
 
 E = TypeVar("E")
 
 
 class CutBase64(str):
-    """Base64 that was cut out of its frame. As a `str` it is only a token that stands in its place.
+    """Base64 that was cut out of its frame. Its value as a `str` is only the placeholder.
 
-    `size` counts the bytes behind it, and `data` holds them, unless they were not to be decoded.
+    `size` is the number of decoded bytes. `data` holds them, or is None if they were not to be decoded.
     """
 
     __slots__ = ("data", "size")
@@ -81,7 +82,7 @@ def check(frame: bytes) -> None:
 
 
 class EventDecoder(Generic[E]):
-    """Decodes the client events of one dialect; `union` is that of their tagged structs."""
+    """A decoder of the client events of one dialect; `union` is the union of their tagged structs."""
 
     def __init__(self, union: Any) -> None:
         self._typed: msgspec.json.Decoder[E] = msgspec.json.Decoder(union)
@@ -92,8 +93,8 @@ class EventDecoder(Generic[E]):
         """Return the event in a text frame.
 
         Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload`, `missing_field` or
-        `unknown_event`. With duplicate keys the last counts. With `sized_only` the audio of an append is not
-        looked at: whether it is base64 stays open, and `decode_audio` tells how long it is and no more.
+        `unknown_event`. Of duplicate keys the last counts. With `sized_only` the audio of an append is
+        neither validated nor decoded; `decode_audio` then returns only its length.
         """
         event = self._decode_cut(frame, sized_only) if len(frame) > _LONG else None
         if event is None:
@@ -105,9 +106,9 @@ class EventDecoder(Generic[E]):
     def _decode_cut(self, frame: bytes, sized_only: bool) -> E | None:
         """Return the event in a frame whose audio is strict base64, None if the frame has to be parsed whole.
 
-        Strict base64 holds no quote, no backslash, no control character and nothing beyond ASCII, so the
-        token can take its place between the same two quotes: the rest means the same with either. If the
-        token then is the audio of the event, the cut was the whole of that string and of no other.
+        Strict base64 contains no quote, backslash or control character, and only ASCII. So the token can
+        replace it between the same two quotes without a change to the rest of the frame. If the token then is
+        the audio of the event, the cut text was exactly that string.
         """
         found = _AUDIO_VALUE.search(frame, 0, _AUDIO_BEGINS_WITHIN)
         if found is None:
@@ -155,7 +156,7 @@ class EventDecoder(Generic[E]):
 
 
 class RequestDecoder(Generic[E]):
-    """Decodes the frames of a dialect whose clients send one kind of object, `shape`, without a name."""
+    """A decoder for a dialect whose clients send one kind of object, `shape`, without a `type`."""
 
     def __init__(self, shape: type[E]) -> None:
         self._typed: msgspec.json.Decoder[E] = msgspec.json.Decoder(shape)
@@ -164,7 +165,7 @@ class RequestDecoder(Generic[E]):
     def decode(self, frame: bytes) -> E:
         """Return the object in a text frame.
 
-        Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload` or `missing_field`. With
+        Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload` or `missing_field`. Of
         duplicate keys the last counts.
         """
         check(frame)
@@ -192,7 +193,7 @@ def _decode_object(frame: bytes) -> dict[str, Any]:
 
 
 def _size_audio(fields: Any, names: Sequence[str] = _AUDIO_FIELDS) -> None:
-    """Replace base64 by its size."""
+    """Replace base64 in fields, also in nested ones, by placeholders with its size."""
     for name in names:
         value = getattr(fields, name, None)
         if isinstance(value, str) and value:
@@ -212,9 +213,9 @@ def convert(value: object, shape: Any, path: str) -> Any:
 
 
 class Clip(Struct, frozen=True):
-    """Decoded audio: finite float32 samples in [-1, 1], and how many of them had to be clipped.
+    """Decoded audio: finite float32 samples in [-1, 1]; `clipped` is the number of samples that were clipped.
 
-    Of audio that was not decoded only the number of samples is known, `undecoded`.
+    `undecoded` is the number of samples of audio that was not decoded.
     """
 
     samples: Samples
@@ -275,7 +276,7 @@ def bounded(samples: Samples, param: str) -> Clip:
     """Check that `samples` are audio and clip them to [-1, 1]; raise `Refusal`."""
     if not samples.size:
         return Clip(samples)
-    # NaN wins both comparisons, so two reductions without a temporary find everything.
+    # NaN propagates through both reductions, which need no temporary array, so the peak also shows NaN.
     peak = max(float(np.maximum.reduce(samples)), -float(np.minimum.reduce(samples)))
     if not math.isfinite(peak):
         raise invalid(param, "expected finite samples, got NaN or infinity")
@@ -293,18 +294,17 @@ _ENCODED_MARK: Final = b'"AAAA"'
 
 
 def encode(event: ServerEvent) -> bytes:
-    """Return `event` as one JSON object, UTF-8; its field of bytes, of which it has at most one, in
-    base64."""
+    """Return `event` as one JSON object in UTF-8; its field of bytes, if it has one, becomes base64."""
     return b"".join(encoded(event))
 
 
 def encoded(event: ServerEvent) -> Sequence[bytes]:
-    """Encode an event in parts: audio is long, and joined only once, with all parts before it."""
+    """Return the parts of an encoded event; long audio is one of them, so that it is copied only once."""
     name = _bytes_field(type(event))
     data: bytes | None = getattr(event, name) if name else None
     if not name or not data:
         return (_encoder.encode(event),)
-    # A quote that is not escaped begins it, so this is the field itself and not a part of a text.
+    # The key begins with an unescaped quote, so the match is the field itself and not a part of a text.
     key = b'"%b":' % name.encode()
     marked = _encoder.encode(msgspec.structs.replace(event, **{name: _MARK}))
     before, _, after = marked.partition(key + _ENCODED_MARK)
@@ -312,7 +312,7 @@ def encoded(event: ServerEvent) -> Sequence[bytes]:
 
 
 def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> None:
-    """Fill in the time of sending, in Unix seconds, and the duration of a unit's answer, in events with
+    """Set the time of sending, in Unix seconds, and the time that the answer of a unit took, in events with
     these fields."""
     given: Any = event
     if event.tells_time:
@@ -323,7 +323,7 @@ def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> No
 
 
 def audio_bytes(event: ServerEvent) -> int:
-    """Return the bytes of output audio in an event, before base64."""
+    """Return the number of bytes of output audio in an event, before base64."""
     name = _bytes_field(type(event))
     return len(getattr(event, name) or b"") if name else 0
 

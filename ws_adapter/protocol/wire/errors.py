@@ -28,14 +28,14 @@ class CloseCode(IntEnum):
 class ErrorCode(StrEnum):
     """Error codes, for programs."""
 
-    # The client's; the session goes on.
+    # Errors of the client after which the session continues.
     NOT_READY = "not_ready"
     UNKNOWN_EVENT = "unknown_event"
     MISSING_FIELD = "missing_field"
     INVALID_PAYLOAD = "invalid_payload"
     INVALID_EVENT = "invalid_event"
     PAUSED = "paused"
-    # The client's; the connection closes.
+    # Errors of the client after which the connection closes.
     INVALID_JSON = "invalid_json"
     INVALID_FRAME = "invalid_frame"
     INIT_TIMEOUT = "init_timeout"
@@ -47,7 +47,7 @@ class ErrorCode(StrEnum):
     RESUME_FAILED = "resume_failed"
     QUOTA_EXCEEDED = "quota_exceeded"
     QUEUE_CANCELLED = "queue_cancelled"
-    # The server's.
+    # Errors of the server.
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     SERVICE_UNAVAILABLE = "service_unavailable"
@@ -74,10 +74,10 @@ _SERVERS: Final = frozenset(
 
 
 class Refusal(Exception):
-    """An event of the client that is not applied: nothing has changed, and the client may send it corrected.
+    """A refused event of the client: nothing has changed, and the client may send a corrected one.
 
-    `message` names the field, what was expected and what came; `param` is the field's path from the root of
-    the event; `unknown_event` is the name, fit to be shown, of an event that the dialect does not have.
+    `message` names the field, the expected and the actual value. `param` is the path of the field from the
+    root of the event. `unknown_event` is the printable name of an event that the dialect does not have.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Refusal(Exception):
 
 
 class UnknownField(Refusal):
-    """An unknown field, where those are refused; `param` is its path."""
+    """An unknown field, in dialects that refuse those; `param` is its path."""
 
     def __init__(self, param: str) -> None:
         super().__init__(ErrorCode.INVALID_PAYLOAD, f"{param}: there is no such field here", param)
@@ -120,8 +120,9 @@ def missing(param: str, expected: str) -> Refusal:
 class Verdict:
     """The public meaning of an end or failure behind the adapter.
 
-    `code` and `message` make an `error` event, `closed` the reason of `session.closed`, `close` the close
-    code; each is left out if None. `clock` names the timer that expired, and its seconds.
+    `code` and `message` make an `error` event, `closed` is the reason in `session.closed`, `close` the close
+    code; each is left out if None. `clock` is the name of an expired timer with its seconds, empty without
+    one.
     """
 
     code: ErrorCode | None
@@ -131,7 +132,7 @@ class Verdict:
     clock: str = ""
 
     def refusal(self) -> Refusal:
-        """Return the same as a refusal, for a session that goes on."""
+        """Return the verdict as a refusal, for a session that continues."""
         assert self.code is not None
         return Refusal(self.code, self.message)
 
@@ -142,12 +143,12 @@ def timed_out(clock: str, seconds: float, message: str) -> Verdict:
 
 
 def no_json(refusal: Refusal) -> Verdict:
-    """Return the end of a session whose client sent no JSON object with a type."""
+    """Return the end of a session whose client sent a frame that is not valid JSON."""
     return Verdict(refusal.code, refusal.message, None, CloseCode.UNSUPPORTED_DATA)
 
 
 def flood(things: str, count: int, seconds: float) -> Verdict:
-    """Return the end of a session whose client sends too many of something."""
+    """Return the end of a session whose client sent too many `things`."""
     message = f"too many {things}: at most {count} in {seconds:g} s are allowed; slow down and connect again"
     return Verdict(ErrorCode.RATE_LIMITED, message, None, CloseCode.POLICY_VIOLATION)
 
@@ -167,7 +168,7 @@ CONTEXT_FULL: Final = "context_full"
 SHUTDOWN: Final = "server_shutdown"
 BACKEND_ERROR: Final = "backend_error"
 SLOW_CONSUMER: Final = "slow_consumer"
-"""The end reason of a slow consumer, as the current dialect writes it; the others translate it."""
+"""The end reason of a slow consumer, as in the current dialect; the other dialects translate it."""
 
 _INFERENCE_FAILED: Final = "the model could not process this input; the session goes on"
 _SESSION_LOST: Final = "the worker of this session failed; open a new session"
@@ -287,7 +288,7 @@ SLOW: Final = Verdict(
     CloseCode.POLICY_VIOLATION,
 )
 
-# One row per reason: section 7.1 of the protocol. Reasons of single units (ItemError) come first.
+# One row for each reason of the gRPC contract. Reasons of single units (ItemError) come first.
 VERDICTS: Final[dict[Reason, Verdict]] = {
     Reason.AUDIO_INVALID: Verdict(
         ErrorCode.INVALID_PAYLOAD, "the model refused the audio of this input", None, None
@@ -363,7 +364,7 @@ VERDICTS: Final[dict[Reason, Verdict]] = {
 }
 
 CORRECTABLE: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
-"""Reasons for which a worker does not take settings, but the client may send corrected ones."""
+"""Reasons of a worker to refuse settings for which the client may send corrected settings."""
 
 DEFECTS: Final = frozenset(reason for reason, verdict in VERDICTS.items() if verdict.message == _DEFECT)
 """Reasons that only a defect of the adapter can cause; they are logged as errors."""

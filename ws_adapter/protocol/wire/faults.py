@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS: Final = 40
 def find_fault(value: object, shape: type, path: str) -> Refusal | None:
     """Return the first field of `value`, an object decoded from JSON, that does not fit the struct `shape`.
 
-    `path` is that of `value` itself, empty at the root of an event. None when everything fits.
+    `path` is the path of `value` itself, empty at the root of an event. Returns None if all fields fit.
     """
     return _fault(value, _described(shape), path)
 
@@ -31,7 +31,7 @@ def _described(shape: type) -> inspect.Type:
 
 
 def shown(value: object) -> str:
-    """Return `value` for a quotation in a message: short values unchanged, of long ones only the kind."""
+    """Return `value` as it is quoted in a message: short values unchanged, for long ones only the type."""
     match value:
         case None:
             return "null"
@@ -176,7 +176,7 @@ def _is_within(value: object, shape: inspect.Type) -> bool:
 
 
 def _is_finite(value: float) -> bool:
-    """Return whether it is a number that a float can hold."""
+    """Return whether `value` fits into a finite float."""
     try:
         return math.isfinite(value)
     except OverflowError:

@@ -13,9 +13,9 @@ E = TypeVar("E")
 
 
 class Fault:
-    """A frame without an event; without a `refusal` it is not UTF-8.
+    """A frame that is no valid event; `refusal` is None if the frame is not UTF-8.
 
-    `event_id` and `event_type` are those in the frame; None if they cannot be read.
+    `event_id` and `event_type` are those in the frame, None if they cannot be read.
     """
 
     def __init__(
@@ -25,13 +25,13 @@ class Fault:
 
 
 class FrameReader(Generic[E]):
-    """The frame reader of one dialect; `union` is that of its events' tagged structs."""
+    """The frame reader of one dialect; `union` is the union of the tagged structs of its events."""
 
     def __init__(self, union: Any) -> None:
         self._decoder: EventDecoder[E] = EventDecoder(union)
 
     def read(self, frame: bytes, drops_input: bool) -> E | Fault:
-        """Return the event in a text frame; with `drops_input` the audio of an append is not looked at."""
+        """Return the event in a text frame; with `drops_input` the audio of an append is not decoded."""
         try:
             event = self._decoder.decode(frame, sized_only=drops_input)
             self.check(event)
@@ -58,7 +58,7 @@ _named: Final = msgspec.json.Decoder(_Named)
 
 
 def _names(frame: bytes) -> tuple[str | None, str | None]:
-    """Return id and type of an unreadable event; None for those that cannot be read either."""
+    """Return id and type of an invalid event, each None if it cannot be read either."""
     try:
         named = _named.decode(frame)
     except (msgspec.DecodeError, RecursionError):

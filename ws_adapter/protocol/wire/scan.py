@@ -1,8 +1,8 @@
 """Cost of a frame for a parser, counted without parsing it.
 
-A parser makes an object of every item, by the million thirty times as large as their text, and four bytes of
-every character beyond ASCII. It holds the GIL meanwhile, on any thread, so a frame of such items would stop
-every session for seconds. Therefore they are counted first, in one pass over the bytes.
+A parser makes an object of every item, which can take thirty times the memory of its text, and four bytes of
+every character beyond ASCII. On any thread it holds the GIL meanwhile, so a frame with millions of items
+would stop every session for seconds. Therefore items are counted first, in one pass over the bytes.
 """
 
 import re
@@ -18,11 +18,12 @@ MAX_ITEMS: Final = 8_192
 
 MAX_ESCAPES: Final = 2**18
 MAX_WIDE_BYTES: Final = 2**20
-"""Most bytes beyond ASCII. That is 350,000 Chinese characters, more than any context holds; audio and
-pictures have none."""
+"""The most bytes beyond ASCII: 350,000 Chinese characters, more than any context holds. Audio and pictures
+have no such bytes."""
 
 DEEPEST: Final = 512
-"""The deepest nesting of a frame with too many items; deeper ones are a bomb and no JSON to any parser."""
+"""The deepest nesting of a frame with too many items for which the error names the items. Deeper nesting,
+which parsers refuse, is reported as invalid JSON."""
 
 _MAX_STRINGS: Final = 2 * MAX_ITEMS + 1
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -33,8 +34,8 @@ _STEP: Final = 2**16
 
 
 def count(frame: bytes) -> None:
-    """Raise `Refusal` if a frame has too many items or wide bytes; within `MAX_ITEMS` bytes that is
-    impossible."""
+    """Raise `Refusal` if a frame has too many items, escapes or bytes beyond ASCII. A frame of at most
+    `MAX_ITEMS` bytes needs no check."""
     octets = np.frombuffer(frame, np.uint8)
     marks = escapes = wide = 0
     for start in range(0, len(octets), _STEP):
@@ -53,7 +54,7 @@ def count(frame: bytes) -> None:
 
 
 def _count_items(frame: bytes) -> None:
-    """Raise `Refusal` unless most of a frame's marks stand in its strings."""
+    """Raise `Refusal` if a frame has too many strings, or too many items outside of its strings."""
     rest, strings = _STRING.subn(b"", frame, count=_MAX_STRINGS + 1)
     if strings <= _MAX_STRINGS and sum(map(rest.count, _MARKS)) <= MAX_ITEMS:
         return

@@ -1,4 +1,4 @@
-"""Fields of a chat turn, the same in both dialects that have one."""
+"""Fields of a chat turn, shared by `/ws/chat` and the chat mode of `/v1/realtime`."""
 
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
@@ -11,19 +11,19 @@ from ws_adapter.protocol.wire.events import PictureText, Slices, VoiceAudio
 
 MAX_MESSAGES: Final = 256
 MAX_PICTURES: Final = 4
-"""In one message."""
+"""The most pictures in one message."""
 MAX_SPEECH_S: Final = 300
-"""Of all clips of a request."""
+"""The most seconds of audio in all clips of a request."""
 MAX_VIDEOS: Final = 4
-"""Of a request."""
+"""The most videos in a request."""
 
 
 class ContentPart(Struct, frozen=True, tag_field="type"):
-    """Base of what a message is made of."""
+    """Base of the parts of a message."""
 
 
 class TextPart(ContentPart, frozen=True, tag="text"):
-    """Something written."""
+    """A text."""
 
     text: str | None = None
 
@@ -39,7 +39,7 @@ class ImagePart(ContentPart, frozen=True, tag="image"):
 
 
 class AudioPart(ContentPart, frozen=True, tag="audio"):
-    """Something said."""
+    """A clip of audio."""
 
     data: (
         Annotated[
@@ -73,7 +73,7 @@ class VideoPart(ContentPart, frozen=True, tag="video"):
         | None
     ) = None
     stack_frames: Annotated[int, Meta(ge=1, le=8)] | None = None
-    """Frames seen of each second, 1 by default. Those after the first are joined to one picture behind it."""
+    """Frames used of each second, 1 by default; those after the first are joined into one picture."""
 
     REQUIRED: ClassVar = ("data",)
 
@@ -86,12 +86,12 @@ class ChatMessage(Struct, frozen=True):
 
     role: Literal["system", "user", "assistant", "tool"] | None = None
     content: str | Annotated[list[Part], Meta(extra_json_schema={"minItems": 1})] | None = None
-    """A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be
-    without; that of a tool is a text."""
+    """A text, or parts in their order; at most 4 pictures in one message. Only a message with `tool_calls`
+    may have no content; the content of a message of a tool is a text."""
     tool_calls: list[CallFields] | None = None
-    """Of the assistant: calls that it made."""
+    """For role `assistant`: the calls that the model made."""
     tool_call_id: CallId | None = None
-    """Of a tool: the call in a message before whose result this is."""
+    """For role `tool`: the id of the call, in an earlier message, whose result this message is."""
 
     REQUIRED: ClassVar = ("role",)
 
@@ -100,7 +100,7 @@ class GenerationFields(Struct, frozen=True):
     """Sampling of the answer's tokens."""
 
     max_new_tokens: Annotated[int, Meta(ge=1, le=4096)] | None = None
-    """Most tokens of the answer, 512 by default."""
+    """The most tokens of the answer, 512 by default."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     """0.7 by default; 0 always takes the most likely token."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -117,7 +117,8 @@ class SpeechFields(Struct, frozen=True):
     ref_audio_data: VoiceAudio | None = None
     """The voice to speak with."""
     ref_audio_path: str | None = None
-    """Instead: id of a voice registered with the server; a directory before it and an ending are cut off."""
+    """Id of a voice registered with the server, without effect beside `ref_audio_data`; a leading directory
+    and a file extension are removed."""
     language: Annotated[str, Meta(max_length=64)] | None = None
     """Language to speak."""
 
@@ -133,7 +134,7 @@ class ImageFields(Struct, frozen=True):
 Messages: TypeAlias = Annotated[
     list[ChatMessage],
     Meta(
-        description="The whole conversation so far, at least one message of the user among it.",
+        description="The whole conversation so far, with at least one message of the user.",
         extra_json_schema={
             "minItems": 1,
             "maxItems": MAX_MESSAGES,
@@ -144,7 +145,7 @@ Messages: TypeAlias = Annotated[
 
 
 class ChatFields(Struct, frozen=True):
-    """Base of what asks for an answer."""
+    """Base of a request for an answer."""
 
     messages: Messages | None = None
     streaming: bool | None = None
@@ -155,13 +156,13 @@ class ChatFields(Struct, frozen=True):
     """True: the answer is spoken, as with `tts.enabled`, and the model is told so."""
     image: ImageFields | None = None
     omni_mode: bool | None = None
-    """Pictures and sound belong together in time: videos are not only seen but heard. False by default."""
+    """True: pictures and sound are synchronous; the model gets videos with their sound. False by default."""
     enable_thinking: bool | None = None
-    """The model may think before it answers, if it can; what it thinks is no part of the answer."""
+    """The model may think before it answers, if it can; its thinking is no part of the answer."""
     tools: Annotated[list[ToolFields], Meta(extra_json_schema={"maxItems": MAX_TOOLS})] | None = None
-    """Functions that the model may call, of different names."""
+    """Functions that the model may call, with different names."""
     tool_choice: ToolChoice | None = None
-    """`auto` by default. `required`, and a tool by its name, force a call, valid by the tool's schema."""
+    """`auto` by default. `required`, or a named tool, forces a call with arguments that match the schema."""
     parallel_tool_calls: bool | None = None
     """True by default. False: at most one call in the answer."""
 

@@ -25,14 +25,14 @@ from ws_adapter.protocol.wire.events import (
 
 
 class TurnFields(ChatFields, frozen=True):
-    """A turn. It is complete in itself: the server keeps nothing of an earlier one. The answer is spoken only
-    if `tts.enabled` or `use_tts_template` says so."""
+    """A turn with its whole conversation: the server keeps nothing of earlier turns. The answer is spoken
+    only with `tts.enabled` or `use_tts_template`."""
 
     input_id: InputId | None = None
 
 
 class TurnAppend(Struct, frozen=True, tag_field="type", tag="input.append"):
-    """Asks for an answer. While one is given, four more may wait."""
+    """Requests an answer. Four further turns may wait while one is answered."""
 
     input: TurnFields | None = None
     trace_context: TraceContext = None
@@ -51,11 +51,11 @@ class ChatCreated(TimedEvent, kw_only=True, tag="session.created"):
     session_id: str
     mode: Literal["turn_based"]
     usage: TokenUsage
-    """Of the settings: system prompt and voice."""
+    """Tokens of the settings: system prompt and voice."""
     unsupported_fields: list[str] = field(default_factory=list)
-    """Paths in `payload` of what was accepted but is not honoured."""
+    """Paths in `payload` of fields that were accepted but have no effect."""
     recording_session_id: str | None = None
-    """Name of the recording that is made."""
+    """The name of the recording of this session."""
     resume: ResumeField = None
 
     offers_resume: ClassVar = True
@@ -68,32 +68,32 @@ class ReplyDelta(TimedEvent, kw_only=True, tag="response.output.delta"):
     session_id: str
     input_id: str
     response_id: str
-    """Equal on all that belongs to one answer."""
+    """The same in all events of one answer."""
 
 
 class ReplyText(ReplyDelta, kw_only=True, tag="response.output.delta"):
-    """More of what the model says, as text."""
+    """The next piece of the answer as text."""
 
     kind: Literal["text"]
     text: str
 
 
 class ReplyAudio(ReplyDelta, kw_only=True, tag="response.output.delta"):
-    """More of what the model says, as audio."""
+    """The next piece of the answer as audio."""
 
     kind: Literal["audio"]
     audio: OutputAudio
 
 
 class ReplyThinking(ReplyDelta, kw_only=True, tag="response.output.delta"):
-    """More of what the model thinks before it answers: no part of the answer, and never spoken."""
+    """The next piece of the model's thinking before it answers: no part of the answer, and never spoken."""
 
     kind: Literal["thinking"]
     text: str
 
 
 class ReplyCall(ReplyDelta, kw_only=True, tag="response.output.delta"):
-    """More of a call to one of the `tools`."""
+    """The next piece of a call to one of the `tools`."""
 
     kind: Literal["tool_call"]
     tool_call: CallPiece
@@ -106,19 +106,19 @@ class ResponseDone(TimedEvent, kw_only=True, tag="response.done"):
     response_id: str
     input_id: str
     text: str
-    """All of it."""
+    """The whole text of the answer."""
     reason: DoneReason
-    """`length`: `max_new_tokens` were spent, or the context is full."""
+    """`length`: the answer reached `max_new_tokens`, or the context is full."""
     usage: TokenUsage
-    """Of this turn."""
+    """Tokens of this turn."""
     unsupported_fields: list[str] = field(default_factory=list)
-    """Paths in `input` of what was accepted but is not honoured."""
+    """Paths in `input` of fields that were accepted but have no effect."""
     audio: OutputAudio | None = None
-    """All of it, if the answer was not streamed and is spoken."""
+    """The whole audio of a spoken answer that was not streamed."""
     thinking: str = ""
-    """All that the model thought; absent if nothing."""
+    """The whole thinking of the model; absent if there is none."""
     tool_calls: list[DoneCall] = field(default_factory=list)
-    """The calls that are complete; absent if there are none."""
+    """The complete calls; absent if there are none."""
 
 
 SERVER_EVENTS = (

@@ -32,14 +32,14 @@ class FunctionFields(Struct, frozen=True):
     description: Annotated[str, Meta(max_length=MAX_TOOL_DESCRIPTION)] | None = None
     """The description of the function, for the model."""
     parameters: dict[str, Any] | None = None
-    """JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and
-    131,072 of all tools."""
+    """JSON Schema of its arguments, of type object; without one the function takes no arguments. At most
+    16,384 bytes, and 131,072 bytes for all tools."""
 
     REQUIRED: ClassVar = ("name",)
 
 
 class ToolFields(Struct, frozen=True):
-    """A function of the client's, which it runs itself."""
+    """A function that the client runs."""
 
     type: Literal["function"] | None = None
     function: FunctionFields | None = None
@@ -48,7 +48,7 @@ class ToolFields(Struct, frozen=True):
 
 
 class ChosenFunction(Struct, frozen=True):
-    """Names a tool."""
+    """The name of a tool."""
 
     name: ToolName | None = None
 
@@ -56,7 +56,7 @@ class ChosenFunction(Struct, frozen=True):
 
 
 class ChosenTool(Struct, frozen=True):
-    """The one tool that is to be called."""
+    """The one tool that the model must call."""
 
     type: Literal["function"] | None = None
     function: ChosenFunction | None = None
@@ -104,16 +104,16 @@ class DoneCall(Struct, frozen=True):
 
 
 class CallPiece(Struct, frozen=True):
-    """More of a call."""
+    """A piece of a call."""
 
     index: Annotated[int, Meta(ge=0)]
-    """Which call of the answer, from 0."""
+    """The index of the call in the answer, from 0."""
     id: str
     name: str
     arguments: str
-    """To be appended to those before: together a JSON object."""
+    """The next part of the arguments; all parts together are a JSON object."""
     complete: bool
-    """The arguments are whole. A call that is never complete must not be carried out."""
+    """Whether the arguments are complete. A call that is never complete must not be carried out."""
 
 
 class Calls:

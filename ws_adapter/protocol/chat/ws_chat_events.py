@@ -1,4 +1,4 @@
-"""Events of `/ws/chat`, dialect C: one request, and what the server answers."""
+"""Events of `/ws/chat`: the request of the client, and the events of the server."""
 
 from typing import ClassVar, TypeAlias
 
@@ -21,7 +21,7 @@ from ws_adapter.protocol.wire.events import (
 
 
 class ChatRequest(ChatFields, frozen=True):
-    """The one thing that a client sends, as soon as it is connected. A `type` is not looked at."""
+    """The only event of the client, which it sends as soon as it is connected. A field `type` is ignored."""
 
 
 ClientEvent: TypeAlias = ChatRequest
@@ -47,40 +47,40 @@ class Chunk(ServerEvent, kw_only=True, tag="chunk"):
 
     text_delta: str
     audio_data: OutputAudio | None
-    """Null where there is nothing to hear, else base64 of raw little-endian float32, mono, 24 kHz."""
+    """Null without audio, else base64 of raw little-endian float32, mono, 24 kHz."""
     thinking_delta: str = ""
-    """More of what the model thinks before it answers; absent where it does not."""
+    """The next piece of the model's thinking before it answers; absent without one."""
     tool_call: CallPiece | None = None
-    """More of a call to one of the `tools`; absent where there is none."""
+    """The next piece of a call to one of the `tools`; absent without one."""
 
 
 class Done(ServerEvent, kw_only=True, tag="done"):
-    """The whole answer; the connection closes."""
+    """The whole answer. Then the connection closes."""
 
     text: str
     generated_tokens: Count
-    """Of the text, the one that ends it included."""
+    """Tokens of the text, including the token that ends it."""
     input_tokens: Count
     audio_data: OutputAudio | None
-    """The whole audio of an answer that is not streamed, else null: then it was in the chunks."""
+    """The whole audio of an answer that is not streamed, else null: the chunks had the audio."""
     recording_session_id: str | None
-    """Name of the recording that was made."""
+    """The name of the recording of this session."""
     unsupported_fields: list[str] = field(default_factory=list)
-    """Paths in the request of what was accepted but is not honoured."""
+    """Paths in the request of fields that were accepted but have no effect."""
     thinking: str = ""
-    """All that the model thought; absent if nothing."""
+    """The whole thinking of the model; absent if there is none."""
     tool_calls: list[DoneCall] = field(default_factory=list)
-    """The calls that are complete; absent if there are none."""
+    """The complete calls; absent if there are none."""
 
 
 class Error(ServerEvent, kw_only=True, tag="error"):
-    """The request was refused, or failed; the connection closes."""
+    """The request was refused, or failed. Then the connection closes."""
 
     error: str
-    """For people: names the field, what was expected and what came."""
+    """For people: names the field, the expected and the actual value."""
     code: ErrorCode
     trace_id: str | None = None
-    """By which the operator of the server finds the session."""
+    """The id by which the operator of the server finds the session."""
 
     tells_trouble: ClassVar = True
 

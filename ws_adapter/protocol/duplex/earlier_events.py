@@ -1,4 +1,4 @@
-"""Events of `/v1/realtime`, dialect G2, the earlier one: what a client may send and what the server sends."""
+"""Events of client and server in the earlier dialect of `/v1/realtime`."""
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -60,12 +60,12 @@ class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update")
 
 
 class AudioAppend(Struct, frozen=True, tag_field="type", tag="input_audio_buffer.append"):
-    """A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio."""
+    """A piece of microphone audio, with pictures of the camera. Audio is required without `force_listen`."""
 
     audio: InputAudio | None = None
     video_frames: Pictures | None = None
     force_listen: bool | None = None
-    """The model listens to this input and all that waits before it; what it was saying ends."""
+    """Barge-in: the model listens to this input and all waiting input before it; its open response ends."""
     max_slice_nums: Slices | None = None
     input_id: InputId | None = None
     format: AudioEncoding | None = None
@@ -88,27 +88,27 @@ EndReason: TypeAlias = Literal[
 
 
 class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
-    """Return the event for a session that takes input."""
+    """The session is configured and takes input."""
 
     session_id: str
     prompt_length: Count
     """Tokens of the settings: system prompt and voice."""
     usage: TokenUsage
-    """The same by kind, in the form of the current dialect."""
+    """The same tokens by kind."""
     recording_session_id: str | None = None
-    """Name of the recording that is made."""
+    """The name of the recording of this session."""
     unsupported_fields: list[str] = field(default_factory=list)
-    """Paths in `session` of what was accepted but is not honoured."""
+    """Paths in `session` of fields that were accepted but have no effect."""
     resume: ResumeField = None
 
     offers_resume: ClassVar = True
 
 
 class OutputEvent(ServerEvent, kw_only=True):
-    """Base of the one answer to a unit."""
+    """Base of the single answer to a unit."""
 
     kv_cache_length: Count
-    """Tokens of context now held."""
+    """Tokens in the context now."""
     input_id: str
     """The append that completed the unit."""
     metrics: Metrics
@@ -120,10 +120,10 @@ class AudioDelta(OutputEvent, kw_only=True, tag="response.output_audio.delta"):
     """The text and audio of one unit together; each may be empty."""
 
     response_id: str
-    """Equal on all that belongs to one turn of the model."""
+    """The same in all events of one turn of the model."""
     text: str
     end_of_turn: bool
-    """The model has said all that it wanted to."""
+    """The model has ended its turn."""
     audio: OutputAudio
 
 
@@ -134,7 +134,7 @@ class Listen(OutputEvent, kw_only=True, tag="response.listen"):
 
 
 class SessionClosed(ServerEvent, kw_only=True, tag="session.closed"):
-    """The last event of a session; `stopped` is the client's doing."""
+    """The last event of a session; `stopped`: the client ended the session."""
 
     reason: EndReason
     session_id: str

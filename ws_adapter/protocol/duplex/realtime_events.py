@@ -1,4 +1,4 @@
-"""Events of `/v1/realtime`, dialect G3: what a client may send and what the server sends."""
+"""Events of client and server in the current dialect of `/v1/realtime`."""
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -48,13 +48,13 @@ class InitPayload(VoiceFields, frozen=True):
     use_tts: bool | None = None
     """False: text only, as with `config.generate_audio`."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    """The same seed and input give the same output. Random without it."""
+    """The same seed and input give the same output. Random by default."""
     model: str | None = None
-    """Name of a served model; the one there is without it."""
+    """Name of a served model; any served model by default."""
     mode: Any = None
     """Ignored: the URL decides."""
     tools: list[Any] | None = None
-    """Not honoured."""
+    """Without effect."""
 
 
 class SessionInit(Struct, frozen=True, tag_field="type", tag="session.init"):
@@ -79,14 +79,14 @@ class AudioObject(Struct, frozen=True):
 
 
 class Hints(Struct, frozen=True):
-    """An older place of two fields of an append."""
+    """Older location of two fields of an append."""
 
     force_listen: bool | None = None
     max_slice_nums: Slices | None = None
 
 
 class AppendInput(Struct, frozen=True):
-    """A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio."""
+    """A piece of microphone audio, with pictures of the camera. Audio is required without `force_listen`."""
 
     audio: InputAudio | AudioObject | None = None
     audio_base64: InputAudio | None = None
@@ -99,7 +99,7 @@ class AppendInput(Struct, frozen=True):
     frames: Pictures | None = None
     """Alias of `video_frames`."""
     force_listen: bool | None = None
-    """The model listens to this input and all that waits before it; what it was saying ends."""
+    """Barge-in: the model listens to this input and all waiting input before it; its open response ends."""
     max_slice_nums: Slices | None = None
     hints: Hints | None = None
     input_id: InputId | None = None
@@ -124,7 +124,7 @@ class SessionClose(Struct, frozen=True, tag_field="type", tag="session.close"):
     """Ends the session."""
 
     reason: str | None = None
-    """Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`."""
+    """Repeated in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`."""
 
 
 ClientEvent: TypeAlias = SessionInit | InputAppend | SessionClose
@@ -137,7 +137,7 @@ class TimedEvent(ServerEvent, kw_only=True):
 
     metrics: Metrics
     server_send_ts: float = 0.0
-    """Unix seconds of the moment of sending."""
+    """The time of sending in Unix seconds."""
 
     REQUIRED: ClassVar = ("server_send_ts",)
     tells_time: ClassVar = True
@@ -145,44 +145,44 @@ class TimedEvent(ServerEvent, kw_only=True):
 
 
 class SessionCreated(TimedEvent, kw_only=True, tag="session.created"):
-    """Return the event for a session that takes input."""
+    """The session is configured and takes input."""
 
     session_id: str
     mode: Literal["full_duplex"]
     usage: TokenUsage
-    """Of the settings: system prompt and voice."""
+    """Tokens of the settings: system prompt and voice."""
     unsupported_fields: list[str] = field(default_factory=list)
-    """Paths in `payload` of what was accepted but is not honoured."""
+    """Paths in `payload` of fields that were accepted but have no effect."""
     recording_session_id: str | None = None
-    """Name of the recording that is made."""
+    """The name of the recording of this session."""
     resume: ResumeField = None
 
     offers_resume: ClassVar = True
 
 
 class OutputDelta(TimedEvent, kw_only=True, tag="response.output.delta"):
-    """Base of one branch of a unit's output: each has the unit's figures, its first event its tokens too."""
+    """Base of the events of a unit's output. Each has the figures of the unit, the first also its tokens."""
 
     kind: Literal["listen", "text", "audio"]
     session_id: str
     input_id: str
     """The append that completed the unit."""
     response_id: str | None = None
-    """Equal on all that belongs to one turn of the model."""
+    """The same in all events of one turn of the model."""
     chunk_index: Count | None = None
-    """Counts units from 0; on the first event of each."""
+    """The number of the unit, from 0; only in the first event of the unit."""
     usage: TokenUsage | None = None
-    """Of the session so far; on the first event of a unit."""
+    """Tokens of the session so far; only in the first event of a unit."""
     chunk_usage: TokenUsage | None = None
-    """Of this unit; on its first event."""
+    """Tokens of this unit; only in its first event."""
 
 
 class ListenDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
-    """The model listens: with `response_id` that response is over, interrupted unless there is a `reason`."""
+    """The model listens. With `response_id` that response is over; without `reason` it was interrupted."""
 
     kind: Literal["listen"]
     reason: Literal["turn_end"] | None = None
-    """The model has said all that it wanted to."""
+    """The model has ended its turn."""
 
 
 class TextDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
@@ -200,20 +200,21 @@ class AudioDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
 
 
 class Diagnostic(Struct, omit_defaults=True):
-    """Why it ended."""
+    """The reason for the end of the session."""
 
     message: str
     """A sentence for people."""
     trace_id: str | None = None
-    """By which the operator of the server finds the session."""
+    """The id by which the operator of the server finds the session."""
 
 
 class SessionClosed(ServerEvent, kw_only=True, tag="session.closed"):
     """The last event of a session. `session_id` and `usage` are absent before `session.created`."""
 
     reason: Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,64}$")]
-    """`user_stop` or the client's own, `client_closed` if that cannot be repeated; `timeout`,
-    `context_full`, `server_shutdown`, `backend_error` or `slow_consumer`."""
+    """After `session.close`: the client's reason, `client_closed` if that does not match the pattern, or
+    `user_stop` by default. Otherwise `timeout`, `context_full`, `server_shutdown`, `backend_error` or
+    `slow_consumer`."""
     session_id: str | None = None
     usage: TokenUsage | None = None
     diagnostic: Diagnostic | None = None

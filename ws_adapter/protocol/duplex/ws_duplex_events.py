@@ -1,4 +1,4 @@
-"""Events of `/ws/duplex`, dialect D: what a client may send and what the server sends."""
+"""Events of client and server on `/ws/duplex`."""
 
 from typing import ClassVar, Literal, TypeAlias
 
@@ -38,12 +38,12 @@ class Prepare(VoiceFields, frozen=True, tag_field="type", tag="prepare"):
     config: Settings | None = None
     max_slice_nums: Slices | None = None
     deferred_finalize: bool | None = None
-    """Always on."""
+    """Without effect: units are always finalised after their answer."""
 
 
 class AudioChunk(Struct, frozen=True, tag_field="type", tag="audio_chunk"):
-    """A slice of the microphone, in float32, and what the camera saw. Without `force_listen` there has to be
-    audio."""
+    """A piece of microphone audio in float32, with pictures of the camera. Audio is required without
+    `force_listen`."""
 
     audio_base64: InputAudio | None = None
     audio: InputAudio | None = None
@@ -60,14 +60,14 @@ class AudioChunk(Struct, frozen=True, tag_field="type", tag="audio_chunk"):
     frame_base64: Picture | None = None
     """Alias of `video_frame`."""
     force_listen: bool | None = None
-    """The model listens to this input and all that waits before it; what it was saying ends."""
+    """Barge-in: the model listens to this input and all waiting input before it; its open response ends."""
     max_slice_nums: Slices | None = None
 
     ANY_OF: ClassVar = ("audio_base64", "audio", "audio_data", "force_listen")
 
 
 class VideoFrame(Struct, frozen=True, tag_field="type", tag="video_frame"):
-    """A picture of the camera, which goes with the next unit."""
+    """A picture of the camera for the next unit."""
 
     frame_base64: Picture | None = None
     frame: Picture | None = None
@@ -83,18 +83,18 @@ class VideoFrame(Struct, frozen=True, tag_field="type", tag="video_frame"):
 
 
 class Pause(Struct, frozen=True, tag_field="type", tag="pause"):
-    """Takes a break: no input, and the slot is kept."""
+    """Pauses the session: it takes no input, and keeps its slot."""
 
     timeout: float | None = None
-    """Seconds, held to 1 to 300; the session ends when they are over. 60 by default."""
+    """Seconds after which the session ends, clamped to 1 to 300; 60 by default."""
 
 
 class Resume(Struct, frozen=True, tag_field="type", tag="resume"):
-    """Ends the break."""
+    """Ends the pause."""
 
 
 class Interrupt(Struct, frozen=True, tag_field="type", tag="interrupt"):
-    """Deprecated: the next unit listens."""
+    """Deprecated: the model listens in the next unit."""
 
 
 class Stop(Struct, frozen=True, tag_field="type", tag="stop"):
@@ -102,7 +102,7 @@ class Stop(Struct, frozen=True, tag_field="type", tag="stop"):
 
 
 class ClientDiagnostic(Struct, frozen=True, tag_field="type", tag="client_diagnostic"):
-    """Something for the server's log; its fields are the client's own. At most 64 KiB."""
+    """Diagnostics of the client, with any fields, at most 64 KiB. The server logs their size and digest."""
 
 
 ClientEvent: TypeAlias = (
@@ -113,7 +113,8 @@ ClientEvent: TypeAlias = (
 
 
 class Queued(ServerEvent, kw_only=True, tag="queued"):
-    """No slot was free at once. `position` counts from 1 over all kinds; `eta_seconds` repeats the wait."""
+    """No slot was free at once. `position` counts from 1 over all kinds of session; `eta_seconds` equals
+    `estimated_wait_s`."""
 
     position: Position
     estimated_wait_s: float
@@ -124,39 +125,39 @@ class Queued(ServerEvent, kw_only=True, tag="queued"):
 
 
 class QueueUpdate(Queued, kw_only=True, tag="queue_update"):
-    """Still waiting; sent every 3 s."""
+    """The session is still waiting; sent every 3 s."""
 
 
 class QueueDone(ServerEvent, kw_only=True, tag="queue_done"):
-    """A slot is assigned: `prepare` may come."""
+    """A slot is assigned: the client may send `prepare`."""
 
 
 class Prepared(ServerEvent, kw_only=True, tag="prepared"):
-    """Return the event for a session that takes input."""
+    """The session is configured and takes input."""
 
     prompt_length: Count
     """Tokens of the settings: system prompt and voice."""
     session_id: str
     recording_session_id: str | None = None
-    """Name of the recording that is made."""
+    """The name of the recording of this session."""
     unsupported_fields: list[str] = field(default_factory=list)
-    """Paths in `prepare` of what was accepted but is not honoured."""
+    """Paths in `prepare` of fields that were accepted but have no effect."""
     resume: ResumeField = None
 
     offers_resume: ClassVar = True
 
 
 class Result(ServerEvent, kw_only=True, tag="result"):
-    """The one answer to a unit, speaking or listening. Times in milliseconds; 0 where nothing applies."""
+    """The single answer to a unit. Times are in milliseconds, 0 for phases that did not run."""
 
     is_listen: bool
     text: str
     end_of_turn: bool
-    """The model has said all that it wanted to."""
+    """The model has ended its turn."""
     current_time: Position
-    """Counts units from 1."""
+    """The number of the unit, from 1."""
     kv_cache_length: Count
-    """Tokens of context now held."""
+    """Tokens in the context now."""
     cost_llm_ms: float
     cost_tts_prep_ms: float
     cost_tts_ms: float
@@ -169,13 +170,13 @@ class Result(ServerEvent, kw_only=True, tag="result"):
     vision_slices: Count
     vision_tokens: Count
     server_send_ts: float
-    """Unix seconds of the moment of sending."""
+    """The time of sending in Unix seconds."""
     dropped: bool | None = None
-    """The unit came too late and was never heard."""
+    """The unit came too late and was not given to the model."""
     dropped_total: Count | None = None
-    """Such units so far."""
+    """Dropped units of the session so far."""
     ignored_frames: Count | None = None
-    """Pictures not looked at: a session without video."""
+    """Pictures that were ignored, because the session has no video."""
     audio_data: OutputAudio | None
     """Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz."""
 
@@ -184,7 +185,7 @@ class Result(ServerEvent, kw_only=True, tag="result"):
 
 
 class Paused(ServerEvent, kw_only=True, tag="paused"):
-    """The break has begun; it may last `timeout` seconds."""
+    """The pause has begun; it may last `timeout` seconds."""
 
     timeout: float
 
@@ -192,13 +193,13 @@ class Paused(ServerEvent, kw_only=True, tag="paused"):
 
 
 class Resumed(ServerEvent, kw_only=True, tag="resumed"):
-    """End the pause."""
+    """The pause has ended."""
 
     pauses: ClassVar = False
 
 
 class Interrupted(ServerEvent, kw_only=True, tag="interrupted"):
-    """The next unit will listen."""
+    """The model will listen in the next unit."""
 
 
 class Stopped(ServerEvent, kw_only=True, tag="stopped"):
@@ -209,7 +210,7 @@ class Stopped(ServerEvent, kw_only=True, tag="stopped"):
 
 
 class Timeout(ServerEvent, kw_only=True, tag="timeout"):
-    """The last event of a session that took too long; `reason` names the clock and its seconds."""
+    """The last event of a session with an expired timer; `reason` names the timer and its seconds."""
 
     reason: str
 
@@ -221,7 +222,7 @@ class Error(ServerEvent, kw_only=True, tag="error"):
     code: ErrorCode
     message: str
     trace_id: str | None = None
-    """By which the operator of the server finds the session."""
+    """The id by which the operator of the server finds the session."""
 
     tells_trouble: ClassVar = True
 

@@ -1,13 +1,13 @@
 """Event structs that several dialects share: fields, figures, the queue, errors.
 
-Structs are the single definition of each event: decoding, validation, its messages and the published schemas
-(`ws_adapter.schemas`, for which docstrings are descriptions) come from them. `null` for an optional field of
-the client equals its absence; unknown fields are ignored.
+Structs are the single definition of each event: decoding, validation, error texts and the published schemas
+(`ws_adapter.schemas`, with docstrings as descriptions) come from them. `null` for an optional field of the
+client equals its absence; unknown fields are ignored.
 
-What a type cannot say stands beside the fields, as names of fields that are to be given, which is: neither
-null, nor false, nor empty, unless its type says how short a text may be. `REQUIRED`: all of them; a client's
-are optional in Python so that a missing one can be told in our words. `ANY_OF`: at least one of them; `a.b`
-is field `b` of the object in `a`, which counts where there is no `b` beside `a`.
+Two class variables list the fields that an event must give. A given field is neither null, false nor empty; a
+text may be empty if its type allows that. `REQUIRED`: all of these fields. Those of a client are optional in
+Python, so that the adapter words the error for a missing one. `ANY_OF`: at least one of these fields; `a.b`
+is the field `b` of the object in `a`, and counts if there is no `b` beside `a`.
 """
 
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
@@ -17,13 +17,13 @@ from msgspec import Meta, Struct
 from ws_adapter.protocol.wire.errors import ErrorCode
 
 MAX_EVENT_ID_CHARACTERS: Final = 512
-"""Of what a client calls an event."""
+"""The longest id that a client may give an event."""
 
 MAX_PROMPT_CHARACTERS = 32_768
 MAX_INPUT_ID_CHARACTERS = 128
 
 MAX_FRAMES: Final = 4
-"""Pictures in one append, and in one unit."""
+"""The most pictures in one append, and in one unit."""
 
 Prompt: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS, description="The system prompt.")]
 Slices: TypeAlias = Annotated[
@@ -33,7 +33,7 @@ InputId: TypeAlias = Annotated[
     str,
     Meta(
         max_length=MAX_INPUT_ID_CHARACTERS,
-        description="The client's name for this append, on every answer to it. One is made up without it.",
+        description="The client's id for this append, repeated in every answer to it; by default a new one.",
     ),
 ]
 AudioEncoding: TypeAlias = Annotated[
@@ -64,7 +64,7 @@ PictureText: TypeAlias = Annotated[
     ),
 ]
 Settings: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/$defs/ConfigFields"})]
-"""A `config` object as it came, so that its unknown keys can be named; `config.read_config` checks it."""
+"""An undecoded `config` object, so that its unknown keys can be named; `config.read_config` validates it."""
 
 
 TraceContext: TypeAlias = Annotated[
@@ -83,7 +83,7 @@ TraceContext: TypeAlias = Annotated[
 
 
 class VoiceFields(Struct, frozen=True):
-    """The voice that the model hears as its own and speaks with; audio wins over the id of a voice."""
+    """The voice of the model, in its prompt and its speech; audio takes precedence over a voice id."""
 
     ref_audio_base64: VoiceAudio | None = None
     ref_audio: VoiceAudio | None = None
@@ -93,7 +93,7 @@ class VoiceFields(Struct, frozen=True):
     tts_ref_audio: VoiceAudio | None = None
     """Alias of `tts_ref_audio_base64`."""
     ref_audio_path: str | None = None
-    """Id of a voice registered with the server; a directory before it and an ending are cut off."""
+    """Id of a voice registered with the server; a leading directory and a file extension are removed."""
 
 
 class PictureObject(Struct, frozen=True):
@@ -122,12 +122,12 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 OutputAudio: TypeAlias = Annotated[
     bytes, Meta(description="Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1].")
 ]
-"""The encoder writes it behind everything else: it stays the last field of its event."""
+"""Output audio, which `codec.encode` writes as base64; an event has at most one such field."""
 
 Position: TypeAlias = Annotated[int, Meta(ge=1)]
 IsGuess: TypeAlias = Annotated[
     bool,
-    Meta(description="Whether too few sessions have ended for more than a guess at the wait."),
+    Meta(description="Whether the wait is only a guess, because too few sessions have ended so far."),
 ]
 
 
@@ -138,7 +138,7 @@ class InputTokenDetails(Struct, frozen=True):
     audio_tokens: Count
     vision_tokens: Count
     cached_tokens: Count
-    """Context that was found in the cache instead of being computed again."""
+    """Tokens whose context was found in the prefix cache instead of being computed again."""
 
 
 class OutputTokenDetails(Struct, frozen=True):
@@ -162,12 +162,12 @@ NO_TOKENS: Final = TokenUsage(0, 0, 0, InputTokenDetails(0, 0, 0, 0), OutputToke
 
 
 class Metrics(Struct, omit_defaults=True):
-    """Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens."""
+    """Figures of an event; unknown ones are absent. Times are in milliseconds, lengths in tokens."""
 
     kv_cache_length: Count | None = None
-    """Tokens of context now held."""
+    """Tokens in the context now."""
     n_past_max: Count | None = None
-    """The most that the model can hold."""
+    """The most tokens that the context can hold."""
     prompt_length: Count | None = None
     """Tokens of the settings: system prompt and voice."""
     queue_ms: float | None = None
@@ -177,7 +177,7 @@ class Metrics(Struct, omit_defaults=True):
     cost_tts_ms: float | None = None
     cost_token2wav_ms: float | None = None
     wall_clock_ms: float | None = None
-    """From the complete unit in the adapter until its answer was sent."""
+    """The time from the completion of the unit in the adapter until its answer was sent."""
     n_tokens: Count | None = None
     n_tts_tokens: Count | None = None
     vision_slices: Count | None = None
@@ -187,55 +187,55 @@ class Metrics(Struct, omit_defaults=True):
     clipped_samples: Count | None = None
     """Samples that had to be clipped to [-1, 1]."""
     dropped: bool | None = None
-    """The unit came too late and was never heard."""
+    """The unit came too late and was not given to the model."""
     dropped_total: Count | None = None
-    """Such units so far."""
+    """Dropped units of the session so far."""
     ignored_frames: Count | None = None
-    """Pictures not looked at: a session without video."""
+    """Pictures that were ignored, because the session has no video."""
     injected_silence: bool | None = None
-    """The server made up this unit to give the model time to answer."""
+    """The server added this unit of silence to give the model time to answer."""
 
 
 class Fault(NamedTuple):
-    """An error that an event tells; `is_servers`: the client is not to blame."""
+    """An error that an event reports; `is_servers`: the server caused it, not the client."""
 
     code: str
     is_servers: bool
 
 
 class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
-    """Base of everything the server sends. Optional fields without a value are omitted.
+    """Base of all events of the server. Optional fields without a value are omitted.
 
     An event has at most one field of bytes: float32 little-endian mono at 24 kHz, base64 on the wire.
     """
 
     tells_trouble: ClassVar = False
-    """Whether it tells an error or an end: then there may be a `fault`, and `identify` may have a place."""
+    """Whether the event reports an error or an end; only such events have a `fault` or use `identify`."""
 
     tells_time: ClassVar = False
-    """Whether it has the moment of sending, `server_send_ts` in Unix seconds."""
+    """Whether the event has a field `server_send_ts`, the time of sending in Unix seconds."""
 
     figures: ClassVar[str | None] = None
-    """The field that has the time its answer took, `wall_clock_ms`; empty for the event itself."""
+    """The name of the field that contains `wall_clock_ms`; empty if the event itself contains it."""
 
     pauses: ClassVar[bool | None] = None
-    """Whether a break of the client begins with it, or ends."""
+    """True if a pause of the client begins with the event, False if one ends."""
 
     offers_resume: ClassVar = False
-    """Whether it opens a session, and has a field `resume`."""
+    """Whether the event opens a session, and has a field `resume`."""
 
     @property
     def fault(self) -> Fault | None:
-        """The error that it tells."""
+        """The error that the event reports, if any."""
         return None
 
     def offer(self, resume: "ResumeOffer") -> None:
-        """Tell how to get the session back, where `offers_resume`."""
+        """Set the field `resume`, in events with `offers_resume`."""
         given: Any = self
         given.resume = resume
 
     def identify(self, trace_id: str) -> None:
-        """Name the trace of the session, by which its operator finds it."""
+        """Set the trace id of the session, by which the operator of the server finds it."""
 
 
 class ResumeOffer(Struct, frozen=True):
@@ -243,29 +243,28 @@ class ResumeOffer(Struct, frozen=True):
     number of the last event that came, within `window_s` seconds of the loss."""
 
     token: str
-    """Good for one time; `session.resumed` brings the next one."""
+    """Valid once; `session.resumed` has the next token."""
     window_s: float
 
 
 ResumeField: TypeAlias = Annotated[
     ResumeOffer | None,
-    Meta(description="How to get the session back after a lost connection; absent where that is off."),
+    Meta(description="The offer to resume the session after a lost connection; absent if resuming is off."),
 ]
 
 
 class SessionResumed(ServerEvent, kw_only=True, tag="session.resumed"):
-    """The first event of a connection that goes on with a session, before all events that were missed. It has
-    no number itself."""
+    """The first event of a resumed connection, before all missed events. It has no number itself."""
 
     resume: ResumeOffer
     last_event: Count
-    """The number of the event before the next one: what the client said it got last."""
+    """The `last_event` that the client sent; the next event has the number after it."""
     received: Count
-    """Messages of the client that the session took; those after them were lost."""
+    """The number of messages of the client that the session received; later ones were lost."""
 
 
 class SessionMoved(ServerEvent, kw_only=True, tag="session.moved"):
-    """The worker of the session was lost or leaves, and another one goes on. No input and no word is lost."""
+    """Another worker continues the session of a lost or draining worker. No input or output is lost."""
 
     pause_s: float
     """Seconds in which no unit was answered."""
@@ -282,7 +281,7 @@ class SessionQueued(ServerEvent, kw_only=True, tag="session.queued"):
 
 
 class SessionQueueUpdate(SessionQueued, kw_only=True, tag="session.queue_update"):
-    """Still waiting; sent every 3 s."""
+    """The session is still waiting; sent every 3 s."""
 
 
 class SessionQueueDone(ServerEvent, kw_only=True, tag="session.queue_done"):
@@ -294,7 +293,7 @@ class ErrorBody(Struct, omit_defaults=True):
 
     code: ErrorCode
     message: str
-    """For people: names the field, what was expected and what came."""
+    """For people: names the field, the expected and the actual value."""
     type: Literal["client_error", "server_error"]
     """The side that caused the error."""
     param: str | None = None
@@ -302,7 +301,7 @@ class ErrorBody(Struct, omit_defaults=True):
     input_id: str | None = None
     """The append at fault."""
     trace_id: str | None = None
-    """By which the operator of the server finds the session."""
+    """The id by which the operator of the server finds the session."""
 
 
 class ErrorEvent(ServerEvent, kw_only=True, tag="error"):

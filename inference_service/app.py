@@ -1,4 +1,4 @@
-"""A worker from its start to its graceful shutdown: server first, then the model, drain, exit code."""
+"""The life cycle of a worker: start of the server, loading of the model, drain, exit code."""
 
 import asyncio
 import gc
@@ -42,7 +42,7 @@ from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
 from inference_service.options import MOST_SLOTS, RELOADED, WorkerOptions
-from inference_service.registration import LAST_WORD_S, Registrar, WorkerEntry, WorkerHandle
+from inference_service.registration import LEAVE_TIMEOUT_S, Registrar, WorkerEntry, WorkerHandle
 from inference_service.rpc.address import Address
 from inference_service.rpc.certificate import Certificate
 from inference_service.rpc.server import WorkerServer
@@ -117,7 +117,8 @@ async def serve(
 ) -> int:
     """Run a worker until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads the settings again with `reread`, and the certificates; it ends a worker that has neither.
+    SIGHUP reloads the certificates, and the settings with `reread`. A worker with neither has no handler, so
+    that SIGHUP ends it.
     Returns the exit code: 0 drained, 1 fault, 2 configuration, 3 device lost.
     """
     loop = asyncio.get_running_loop()
@@ -156,12 +157,13 @@ class Worker:
         telemetry: Telemetry,
         reread: Callable[[], WorkerOptions] | None = None,
     ) -> None:
-        """Create the worker; `reread` returns the options from the current settings file. It is None without
-        one.
+        """Create the worker.
+
+        `reread` returns the options from the current settings file; None if there is no file.
         """
         self._reread = reread
         self.admin_port: int | None = None
-        """The port of the administration, once it listens."""
+        """The administration port, once it is bound."""
         self.admission = Admission(is_on=not options.no_admission)
         self._options = options
         self._factory = factory
@@ -210,10 +212,10 @@ class Worker:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Read settings and certificates again; log what is invalid and keep the old values."""
+        """Reload settings and certificates; if a file is invalid, log the error and keep its old values."""
         readable: dict[str, Callable[[], None]] = {}
         if self._reread is not None:
-            readable["file of settings"] = partial(self._reload_settings, self._reread)
+            readable["settings file"] = partial(self._reload_settings, self._reread)
         if self._certificate is not None:
             readable["certificate"] = self._certificate.reload
         if self._redis_tls is not None:
@@ -239,7 +241,7 @@ class Worker:
             logger.warning("settings need a restart: %s", ", ".join(waiting))
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Serve until interrupted; `on_ready` is called once with the address that clients dial."""
+        """Serve until interrupted and return the exit code; call `on_ready` once with the address to dial."""
         address = await self._server.start()
         tasks = [asyncio.create_task(measure_lag(self._metrics.lag))]
         try:
@@ -248,7 +250,7 @@ class Worker:
             if self._engine is not None:
                 limit_s = self._engine.info.engine.step_s or self._limits.step_s
                 watchdog = Watchdog(self._engine, time.monotonic, limit_s)
-                hangs = f"the engine has been at one step for {limit_s:g} s"
+                hangs = f"one step of the engine has taken {limit_s:g} s"
                 tasks.append(asyncio.create_task(watchdog.watch(lambda: self._device_lost(hangs))))
                 if self._registrar is not None:
                     self._registrar.start()
@@ -312,7 +314,7 @@ class Worker:
             return None  # the loading thread is a daemon, so it does not delay the exit
         engine = loading.result()
         if self._options.unleased_slots > engine.slots:
-            raise ConfigurationError(f"unleased_slots must be at most {engine.slots}: more do not fit.")
+            raise ConfigurationError(f"unleased_slots must be at most {engine.slots}, the number of slots.")
         slots = SlotTable(engine.slots, self._rules)
         self._metrics.on_named = self._servicer.ticked
         engine.watch(self.admission.ticked)
@@ -341,7 +343,7 @@ class Worker:
         """Start registering the worker in the shared queue."""
         modes = [name for mode, name in _MODES.items() if mode in info.modes]
         servicer = self._servicer
-        offer = WorkerEntry(
+        entry = WorkerEntry(
             servicer.worker_id,
             self._options.advertise or address,
             pool_name(info.name, modes),
@@ -350,10 +352,10 @@ class Worker:
         handle = WorkerHandle(
             slots, servicer.takes_sessions, lambda: self.admission.shares()[0], servicer.revoke
         )
-        self._registrar = registrar = Registrar(redis, offer, handle)
-        self._metrics.register(lambda: bool(registrar.is_heard))
+        self._registrar = registrar = Registrar(redis, entry, handle)
+        self._metrics.register(lambda: bool(registrar.is_available))
         slots.freed = registrar.slot_freed
-        servicer.changed = registrar.beat_soon
+        servicer.changed = registrar.heartbeat_soon
 
     def _device_lost(self, message: str) -> None:
         logger.critical("the device is lost: %s", message)
@@ -364,7 +366,7 @@ class Worker:
         logger.info("worker draining", extra={"worker_id": self._servicer.worker_id})
         if self._registrar is not None:
             self._registrar.drain()
-            await self._first_of(self._registrar.drained, self._hurried, self._fatal, timeout=LAST_WORD_S)
+            await self._first_of(self._registrar.drained, self._hurried, self._fatal, timeout=LEAVE_TIMEOUT_S)
         self._servicer.drain()
         await self._server.set_serving(False)
         end = time.monotonic() + self._options.drain_timeout_s
@@ -422,12 +424,12 @@ def _connect(url: str, options: WorkerOptions, listens_at: Address) -> "tuple[Re
     """Return the TLS settings and the client of the shared queue; nothing is sent yet."""
     if options.worker_key is None and not listens_at.is_local:
         raise ConfigurationError(
-            f"Refusing to take leases on {listens_at} without a worker key: they would be unsigned. Name one "
-            "with --worker-key-file or ANTIPHON_WORKER_KEY, or listen on loopback or a Unix socket."
+            f"Refusing to take leases on {listens_at} without a worker key: they would be unsigned. Name a "
+            "key with --worker-key-file or ANTIPHON_WORKER_KEY, or listen on loopback or a Unix socket."
         )
     if options.advertise is None and listens_at.is_wildcard:
         raise ConfigurationError(
-            f"Adapters cannot dial {listens_at}. Say where they reach this worker with --advertise host:port."
+            f"Adapters cannot dial {listens_at}. Pass the address that they can dial: --advertise host:port."
         )
     try:
         tls = read_tls(url, options.dispatcher_ca, options.dispatcher_cert, options.dispatcher_cert_key)
@@ -437,7 +439,7 @@ def _connect(url: str, options: WorkerOptions, listens_at: Address) -> "tuple[Re
 
 
 def _seeds(seed: int | None) -> Callable[[], int]:
-    """Return the function that draws seeds of sessions without one."""
+    """Return a function that draws the seed of a session whose config has none."""
     source = random.Random(seed)
     return lambda: source.getrandbits(63)
 

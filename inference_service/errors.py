@@ -33,7 +33,7 @@ from antiphon_service.semconv import Side
 from inference_service.interface.engine import Failure
 
 RETRY_AFTER_S = 0.5
-"""The delay in seconds in RetryInfo, where another try may succeed soon."""
+"""The delay in seconds in RetryInfo, for errors after which a retry may succeed soon."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FootprintUnknown(ConfigurationError):
 
 
 class UnitRefused(WorkerError):
-    """One unit's input or parameters cannot be used; `failure` is sent to the caller."""
+    """Raised when a unit's input or parameters cannot be used; `failure` is sent to the caller."""
 
     def __init__(self, reason: Reason, message: str, field: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class UnitRefused(WorkerError):
 
 
 class SessionError(WorkerError):
-    """Ends a session, or refuses a stream, with a gRPC status.
+    """The error that ends a session, or refuses a stream, with a gRPC status.
 
     Keyword arguments become the metadata of ErrorInfo; `fields` become BadRequest.
     """
@@ -267,7 +267,7 @@ class AttachTimeout(DeadlineExceeded):
 
 
 class UnitTimeout(DeadlineExceeded):
-    """A unit was not requested, or its answers not read, in time."""
+    """The caller did not request a step of a unit, or did not read the answers, in time."""
 
     reason = Reason.UNIT_TIMEOUT
 

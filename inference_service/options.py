@@ -95,7 +95,7 @@ class WorkerOptions:
     bfloat16."""
 
     no_speech: bool = False
-    """MiniCPM-o without its voice: text only."""
+    """Loads MiniCPM-o without its voice: it answers with text only."""
 
     vocoder: Path | None = None
     """Folder of MiniCPM-o's converted vocoder; None is `vocoder` in the model's own."""
@@ -120,7 +120,7 @@ class WorkerOptions:
     """Compiled kernels: `auto` calls those that were built, `off` computes with torch and NumPy only."""
 
     compile: str | None = None
-    """Regions of the model: `on` compiles them at the start, `off` does not; None is `on` for CUDA alone."""
+    """`on` compiles regions of the model at the start, `off` does not; None is `on` for CUDA alone."""
 
     drain_timeout_s: float = 30.0
     """Seconds for which sessions may continue after the signal to stop."""
@@ -199,7 +199,7 @@ class WorkerOptions:
 
     @property
     def is_reloadable(self) -> bool:
-        """Whether there is a file that is read again on SIGHUP."""
+        """Whether an option names a file that SIGHUP reloads."""
         files = (self.tls_cert, self.dispatcher_ca, self.dispatcher_cert)
         return any(file is not None for file in files)
 
@@ -318,7 +318,7 @@ class WorkerOptions:
             raise ConfigurationError("A Unix socket has no TLS. Leave --tls-cert out or listen on host:port.")
         if self.tls_cert is not None and self.insecure_grpc:
             raise ConfigurationError(
-                "Leave out --insecure-grpc or --tls-cert: one allows plain text, the other ends it."
+                "Leave out --insecure-grpc or --tls-cert: the first allows plain text, the second forbids it."
             )
 
 

@@ -1,7 +1,6 @@
-"""The worker's half of a shared queue: it sends a heartbeat with its state each second, and reports clean
-slots.
+"""Registration of the worker in the shared queue: heartbeats with its state, and reports of clean slots.
 
-No session waits for any of this. While Redis is away sessions go on, and what there was to say is said later.
+No session waits for Redis. During an outage of Redis sessions go on, and pending reports are sent afterwards.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BEAT_S: Final = 1.0
+HEARTBEAT_S: Final = 1.0
 TTL_MS: Final = 6000
 """Milliseconds after the last heartbeat until the worker's entry with its slots expires."""
 
@@ -34,15 +33,15 @@ RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 2.0
 """Upper limit in seconds of the delay between retries, which doubles with each failure."""
 
-LAST_WORD_S: Final = 2.0
-"""Limit in seconds of the wait for Redis at the worker's end."""
+LEAVE_TIMEOUT_S: Final = 2.0
+"""Limit in seconds of each wait for Redis at the worker's shutdown."""
 
 _LISTEN_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class WorkerEntry:
-    """A worker's entry for adapters: name, address, and the group of equal workers."""
+    """A worker's entry for adapters: name, address, pool of equal workers, and revision of the model."""
 
     worker_id: str
     target: str
@@ -65,57 +64,57 @@ class WorkerHandle:
 
 
 class Registrar:
-    """Keeps a worker registered, from `start` to `leave`.
+    """The registration of a worker, from `start` to `leave`.
 
-    All of it runs on the serving event loop, so that the entry of a hanging worker expires.
+    It runs on the serving event loop, so that the entry of a hanging worker expires.
     """
 
-    def __init__(self, client: "Redis", offer: WorkerEntry, handle: WorkerHandle) -> None:
-        self.is_heard: bool | None = None
-        """Whether Redis answered last; None before the first request."""
+    def __init__(self, client: "Redis", entry: WorkerEntry, handle: WorkerHandle) -> None:
+        self.is_available: bool | None = None
+        """Whether Redis answered the last request; None before the first."""
         self._client = client
-        self._offer = offer
+        self._entry = entry
         self._handle = handle
-        self._key = prefix(offer.pool)
+        self._key = prefix(entry.pool)
         self._freed: dict[int, int] = {}
         """Clean slots, with their epochs, that were not reported to Redis yet."""
         self._is_draining = False
         self.drained = asyncio.Event()
         """Set after `drain`, once no new lease can be given."""
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
         """The time of the next heartbeat, by the event loop."""
         self._news = asyncio.Event()
         self._ending = asyncio.Event()
-        self._saying: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Register the worker, and start its heartbeat."""
-        self._saying = asyncio.create_task(self._run())
+        self._reporting = asyncio.create_task(self._run())
 
     def slot_freed(self, slot: int, epoch: int) -> None:
         """Report a clean slot; `epoch` is that of its ended lease."""
         self._freed[slot] = epoch
         self._news.set()
 
-    def beat_soon(self) -> None:
+    def heartbeat_soon(self) -> None:
         """Send a heartbeat within less than a second, because something has changed."""
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
         self._news.set()
 
     def drain(self) -> None:
         """Accept no new lease from now on."""
         self._is_draining = True
-        self.beat_soon()
+        self.heartbeat_soon()
 
     async def leave(self) -> None:
-        """Withdraw the worker. Takes at most twice `LAST_WORD_S`."""
+        """Remove the worker's entry. Takes at most twice `LEAVE_TIMEOUT_S`."""
         self._ending.set()
         self._news.set()
-        if self._saying is not None:
-            await asyncio.wait({self._saying}, timeout=LAST_WORD_S)
-            self._saying.cancel()
+        if self._reporting is not None:
+            await asyncio.wait({self._reporting}, timeout=LEAVE_TIMEOUT_S)
+            self._reporting.cancel()
         with suppress(Exception):
-            async with asyncio.timeout(LAST_WORD_S):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._call("worker_leave")
         await disconnect(self._client)
 
@@ -125,54 +124,55 @@ class Registrar:
         try:
             while not self._ending.is_set():
                 try:
-                    await self._say(loop.time())
-                except Exception as error:  # whatever it is, sessions go on and it is tried again
+                    await self._report(loop.time())
+                except Exception as error:  # every error is retried, while sessions go on
                     self._note(error)
                     if listening is not None:
                         listening.cancel()
                     await _pause(self._ending, retry_s * random.uniform(0.8, 1.2))
                     retry_s = min(retry_s * 2, LONGEST_RETRY_S)
-                    self._beat_at = 0.0
+                    self._heartbeat_at = 0.0
                     continue
                 self._note(None)
                 retry_s = RETRY_S
                 if listening is None or listening.cancelled() or listening.done():
                     listening = asyncio.create_task(self._listen())
-                await _pause(self._news, self._beat_at - loop.time())
+                await _pause(self._news, self._heartbeat_at - loop.time())
         finally:
             if listening is not None:
                 listening.cancel()
 
-    # ------------------------------------------------------------------------------------- what is said
+    # --------------------------------------------------------------------------------------- reports
 
-    async def _say(self, now: float) -> None:
-        """Send all pending reports. Later ones are sent the next time."""
+    async def _report(self, now: float) -> None:
+        """Send all pending reports, and the heartbeat if it is due."""
         self._news.clear()
-        is_due = now >= self._beat_at
+        is_due = now >= self._heartbeat_at
         if is_due:
-            self._beat_at = now + BEAT_S
+            self._heartbeat_at = now + HEARTBEAT_S
         for slot, epoch in list(self._freed.items()):
             await self._call("slot_free", slot, epoch)
             if self._freed.get(slot) == epoch:
                 del self._freed[slot]
         if is_due:
-            await self._beat()
-            await call(self._client, "announce", DIRECTORY, self._offer.pool, TTL_MS)
+            await self._heartbeat()
+            await call(self._client, "announce", DIRECTORY, self._entry.pool, TTL_MS)
 
-    async def _beat(self) -> None:
-        offer, handle = self._offer, self._handle
+    async def _heartbeat(self) -> None:
+        entry, handle = self._entry, self._handle
         is_draining = self._is_draining
         accepts = not is_draining and handle.takes_sessions()
         held = [number for pair in handle.slots.held() for number in pair]
-        # An older library knows no revisions: such a worker waits until an adapter replaces it.
-        named = [] if offer.revision == STABLE else [offer.revision]
+        # The function library of an older release lacks worker_beat_as. A worker with a revision then retries
+        # until an adapter loads the newer library.
+        named = [] if entry.revision == STABLE else [entry.revision]
         revoked = await call(
             self._client,
             "worker_beat_as" if named else "worker_beat",
             self._key,
             *named,
-            offer.worker_id,
-            offer.target,
+            entry.worker_id,
+            entry.target,
             TTL_MS,
             int(accepts),
             handle.slots.leased,
@@ -187,26 +187,26 @@ class Registrar:
                 self.slot_freed(int(slot), int(epoch))
 
     async def _call(self, function: str, *arguments: object) -> Any:
-        return await call(self._client, function, self._key, self._offer.worker_id, *arguments)
+        return await call(self._client, function, self._key, self._entry.worker_id, *arguments)
 
     async def _listen(self) -> None:
         """Wake when a lease is revoked, so that its slot is free before the next heartbeat."""
-        with suppress(Exception):  # answers to beats say all that is said here
+        with suppress(Exception):  # the answer to the next heartbeat has the same news
             async with self._client.pubsub(ignore_subscribe_messages=True) as channel:
-                await channel.subscribe(f"{self._key}w:{self._offer.worker_id}")
+                await channel.subscribe(f"{self._key}w:{self._entry.worker_id}")
                 while True:
                     if await channel.get_message(timeout=_LISTEN_S) is not None:
-                        self.beat_soon()
+                        self.heartbeat_soon()
 
     def _note(self, error: Exception | None) -> None:
-        if error is None and not self.is_heard:
-            logger.info("registered with the dispatcher", extra={"worker_id": self._offer.worker_id})
-        elif error is not None and self.is_heard is not False:
+        if error is None and not self.is_available:
+            logger.info("registered with the dispatcher", extra={"worker_id": self._entry.worker_id})
+        elif error is not None and self.is_available is not False:
             if "Function not found" in str(error):
-                logger.info("the dispatcher waits for an adapter, which brings it its functions")
+                logger.info("registration waits for an adapter, which loads the functions into Redis")
             else:
-                logger.warning("the dispatcher is away, sessions go on: %s", error)
-        self.is_heard = error is None
+                logger.warning("dispatcher unavailable, sessions go on: %s", error)
+        self.is_available = error is None
 
 
 async def _pause(event: asyncio.Event, seconds: float) -> None:

@@ -47,8 +47,10 @@ _REASONS = frozenset(reason.value for reason in Reason)
 
 
 class WorkerMetrics:
-    """Metrics of a worker. They are recorded on the serving event loop; a collection may run on any
-    thread."""
+    """Metrics of a worker.
+
+    They are recorded on the serving event loop; an exporter may collect them in any thread.
+    """
 
     def __init__(self, meter: Meter, worker_id: str, revision: str = STABLE) -> None:
         self.units: Counter[End] = Counter()
@@ -63,7 +65,7 @@ class WorkerMetrics:
         self._meter = meter
         self._worker = (worker_id,)
         self._revision = revision
-        # 0 from the start: a series that begins at 1 has no rate.
+        # Series begin at 0: a rate over a series that begins at 1 misses the first error.
         self._errors: Counter[tuple[str, str]] = Counter(dict.fromkeys(countable(), 0))
         phases = Histogram(meter, semconv.UNIT_PHASE)
         self._queue, self._prefill, self._decode, self._speech, self._vocoder, self._finalize = (
@@ -90,9 +92,9 @@ class WorkerMetrics:
         )
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
-    def register(self, is_heard: Callable[[], bool]) -> None:
-        """Export metrics of the shared queue; `is_heard` returns whether it answered last."""
-        observed_gauge(self._meter, semconv.DISPATCHER_UP, lambda: [((), int(is_heard()))])
+    def register(self, is_available: Callable[[], bool]) -> None:
+        """Export metrics of the shared queue; `is_available` returns whether Redis answered last."""
+        observed_gauge(self._meter, semconv.DISPATCHER_UP, lambda: [((), int(is_available()))])
 
     def serve(self, engine: Engine, slots: SlotTable, device: str) -> None:
         """Export metrics of the ready model."""
@@ -129,7 +131,7 @@ class WorkerMetrics:
         )
 
     def ticked(self, ticks: Sequence[Ticked]) -> None:
-        """Record ticks of the engine; `on_named` gets those with named members."""
+        """Record ticks of the engine, and pass those with named members to `on_named`."""
         self.recent_ticks.extend(ticks)
         for tick in ticks:
             spent = tick.ended - tick.started

@@ -256,7 +256,7 @@ async def test_a_worker_waits_for_redis_and_for_its_functions(redis_server: Redi
             it = Shared(worker, pool, None)
             await until(lambda: it.told)
             redis_server.empty()
-            await until(lambda: worker.worker._registrar.is_heard is False)  # type: ignore[union-attr]
+            await until(lambda: worker.worker._registrar.is_available is False)  # type: ignore[union-attr]
             it = Shared(worker, Pool(redis_server, POOL), None)
             await until(lambda: it.told)
 

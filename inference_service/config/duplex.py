@@ -83,7 +83,7 @@ class DuplexReader(ConfigReader):
         return settings, units
 
     def _read_format(self) -> UnitFormat | None:
-        """Return the format that `chunk_ms` and `sample_rate` ask for; None is the usual one."""
+        """Return the unit format that `chunk_ms` and `sample_rate` name; None if it is the usual one."""
         known = [self._info.unit_format, *self._info.other_formats]
         left = self._narrowed(known, "chunk_ms", lambda it: round(it.seconds * 1000))
         left = self._narrowed(left, "sample_rate", lambda it: it.sample_rate_hz)
@@ -92,7 +92,7 @@ class DuplexReader(ConfigReader):
     def _narrowed(
         self, formats: list[UnitFormat], name: str, value: Callable[[UnitFormat], int]
     ) -> list[UnitFormat]:
-        """Return the formats that match a field of `duplex`; the field is refused if there is none."""
+        """Return the formats that match a field of `duplex`; refuse the field if none matches."""
         duplex = self._config.duplex
         if not duplex.HasField(name):
             return formats
@@ -121,7 +121,7 @@ class DuplexReader(ConfigReader):
     def _read_window(self) -> Window:
         window, default = self._config.window, self._info.window
         high, low = window.high_tokens, window.low_tokens
-        if self._info.windows == {WindowMode.OFF}:  # a context that rolls by itself
+        if self._info.windows == {WindowMode.OFF}:  # the model has a rolling context of its own
             wanted = common_pb2.WINDOW_MODE_UNSPECIFIED, common_pb2.WINDOW_MODE_OFF
             self.ignored += ["window.mode"] if window.mode not in wanted else []
             self.ignored += [f"window.{name}_tokens" for name, n in (("high", high), ("low", low)) if n]

@@ -21,7 +21,7 @@ _VOICE_ID = re.compile(r"[a-z0-9_-]{1,64}")
 
 
 class ConfigReader(ABC):
-    """Reads a config, and collects invalid fields and fields without effect."""
+    """Reader of the config of one mode; it collects invalid fields and fields without effect."""
 
     default_idle_timeout_s: float | None = None
 
@@ -35,8 +35,10 @@ class ConfigReader(ABC):
         self.idle_timeout_s: float | None = None
 
     def read(self) -> SessionSetup:
-        """Return the setup of the session. Raises `VoiceNotFound`, or `ConfigInvalid` listing every bad
-        field."""
+        """Return the setup of the session.
+
+        Raises `VoiceNotFound`, or `ConfigInvalid` listing every bad field.
+        """
         setup = self._setup(self._read_seed())
         self.max_duration_s = self._read_duration("max_duration")
         idle_timeout_s = self._read_duration("idle_timeout")
@@ -109,7 +111,7 @@ class ConfigReader(ABC):
             self._refuse("voice.voice_id", "must match [a-z0-9_-]{1,64}")
 
     def _read_voice(self, *, speaks: bool) -> VoiceReference:
-        """Return the voice of a session that `speaks`, or only hears a reference in its prompt."""
+        """Return the voice of a session that `speaks`, or that only has reference audio in its prompt."""
         voice, info = self._config.voice, self._info
         speaks = speaks and self._speaks
         if speaks and info.hears_voices and not info.clones_voices:

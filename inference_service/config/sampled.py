@@ -42,7 +42,7 @@ class SampledReader(ConfigReader):
         self._bad += bad
         self._ignore("duplex", self._config.duplex)
         self._ignore("window", self._config.window)
-        self._ignore_if_given("language")  # no model here can be told which it is
+        self._ignore_if_given("language")  # no model here takes the language as a setting
         if self.mode is not Mode.TRANSCRIBE:
             self._ignore_if_given("background")
         defaults = sampling_defaults(self._info, self.mode)
@@ -113,7 +113,7 @@ class TranscribeReader(SampledReader):
         sampling = self._read_sampling()
         self._ignore_if_given("system_prompt")
         self._ignore("voice", self._config.voice)
-        waits = self._config.background and self._info.waits_for_others
+        waits = self._config.background and self._info.supports_background
         if not waits:
             self._ignore_if_given("background")
         return TranscribeSetup(sampling, seed, is_background=waits)

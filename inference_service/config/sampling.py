@@ -85,8 +85,9 @@ DUPLEX_SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLI
 
 
 def sampling_ranges(most_tokens: int) -> dict[str, Range]:
-    """Return the numeric fields of `SamplingParams` and their ranges, where a unit may sample
-    `most_tokens`."""
+    """Return the numeric fields of `SamplingParams` with their ranges, for units of at most `most_tokens`
+    tokens.
+    """
     return {
         "max_new_tokens": Range(1, most_tokens),
         "temperature": Range(0, 2),

@@ -57,7 +57,7 @@ class RealtimeFolder:
             transcriber_info(self.name, self.pacing, limit, vllm.generator.vocabulary),
             engine=vllm.info,
             sampling_without_effect=frozenset({"length_penalty"}),
-            waits_for_others=False,
+            supports_background=False,
         )
         return VllmEngine(
             vllm.generator,

@@ -3,8 +3,8 @@
 Calls may be made from any thread and return at once. Events come back on the thread of the
 `deliver` function that the engine was started with (the serving event loop), in order for each
 session. For one session the caller keeps the order prefill(n), generate(n), finalize(n),
-prefill(n + 1); it may write all of them ahead. Unit numbers rise but may skip: a unit whose input was
-refused never gets here.
+prefill(n + 1); it may make all of these calls ahead of the events. Unit numbers rise but may
+skip: a unit whose input was refused never reaches the engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -100,7 +100,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """The event that unit `unit` is in the context, or that it failed and nothing of it is."""
+    """The event that the input of unit `unit` is in the context, or that it failed and left nothing there."""
 
     unit: int
     context_tokens: int = 0
@@ -222,7 +222,7 @@ exits with 3.
 
 
 NAMED_TICKS = 100
-"""Interval of ticks that name their members; naming them in each would cost the engine's thread."""
+"""Interval of ticks that name their members; names in every tick would cost too much engine time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Occupancy:
     prefix_tokens: int = 0
     """Tokens so far that were found in the prefix cache."""
     late_captures: int = 0
-    """Regions that were captured while sessions were served; each capture delays all sessions."""
+    """CUDA graphs that were captured while sessions were served; each capture delays all sessions."""
     late_compilations: int = 0
 
 
@@ -340,7 +340,7 @@ class ModelInfo:
     """Names of the fields of `Sampling` that the engine cannot apply; they keep their defaults."""
     other_formats: tuple[UnitFormat, ...] = ()
     """Formats, apart from the usual one, that full-duplex sessions may ask for."""
-    waits_for_others: bool = True
+    supports_background: bool = True
     """Whether transcriptions may yield to all other sessions (`background`)."""
     yields: bool = False
     """Whether the model hears the user while it speaks, and falls silent by itself."""
@@ -367,29 +367,29 @@ class EngineSession(Protocol):
         """
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
-        """Decide and speak for a prefilled unit."""
+        """Run the model on a prefilled unit: sample its tokens and speak."""
 
     def reject(self, unit: int, failure: Failure) -> None:
         """Reject the settings of a unit in place of `generate`: the unit ends FAILED without output.
 
-        A duplex unit stays heard; a chunk of a stream is removed from the context.
+        The input of a duplex unit stays in the context; a chunk of a stream is removed from it.
         """
 
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
-        """Close a generated unit. A stream drops its last sampled token, unless it is to be kept."""
+        """Close a generated unit. A stream drops its last sampled token, unless `keep_last_token` is set."""
 
     def cancel(self, unit: int) -> None:
-        """Cancel units up to and including `unit` ahead of all other orders; they end CANCELLED, heard but
-        not spoken.
+        """Cancel units up to and including `unit`, ahead of all other orders.
 
-        The order also holds for units that come later.
+        They end CANCELLED: their input still enters the context, and no further output comes. The order also
+        holds for units that arrive later.
         """
 
     def rewind(self, unit: int, heard_samples: int | None) -> None:
         """Remove a duplex session's words after `heard_samples` of `unit`; None keeps all of that unit.
 
-        `unit` is finalised. It acts between the units with an order to generate and the first one without,
-        and is answered by `Rewound`.
+        `unit` must be finalised. The rewind takes effect after all units that have an order to generate, and
+        before the first unit without one. `Rewound` is its answer.
         """
 
     def close(self) -> None:

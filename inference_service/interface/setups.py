@@ -16,7 +16,7 @@ MAX_SLICES: Final = 9
 
 @dataclass(frozen=True)
 class DuplexSettings:
-    """Decoding settings of one session; defaults and ranges as the public `config` object."""
+    """Decoding settings of one session, with the defaults and ranges of the public `config` object."""
 
     generate_audio: bool = True
     force_listen_count: int = 3
@@ -55,7 +55,7 @@ class Window:
     max_units: int = 24
     """Limit of units; older ones are dropped too."""
     remembered_tokens: int = 500
-    """Limit of tokens of dropped text that stay; the newest are kept."""
+    """Limit of tokens of dropped text that stay in the context; the newest stay."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Tenant:
     """The caller on whose behalf a session runs: sessions of different tenants share no cached results."""
 
     salt: bytes = b""
-    """Part of the name of every cached page and result. Unguessable, and never a caller's key."""
+    """Part of the cache key of every page and result. It cannot be guessed, and is never an API key."""
     is_session: bool = False
     """Whether the tenant is only this session; then its cached pages are dropped with it."""
 
@@ -286,7 +286,7 @@ class Video:
 
     data: bytes
     stack_frames: int = 1
-    """Frames of each second; those after the first are joined to one picture."""
+    """Frames taken of each second; those after the first are joined into one picture."""
 
 
 @dataclass(frozen=True)

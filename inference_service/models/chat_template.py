@@ -84,7 +84,7 @@ class ChatTemplate:
         """Whether the model can think before it answers."""
         self.prepares_speech = self._heeds("use_tts_template")
         """Whether the prompt of a spoken answer differs."""
-        self.calls = syntax.told_from(self._with_tools)
+        self.calls = syntax.detect_syntax(self._with_tools)
         """The model's call syntax; None if it takes no tools, or has an unknown syntax."""
         if self.calls is not None:
             written += self._with_tools(syntax.TALK, [syntax.TOOL])

@@ -44,11 +44,11 @@ LONGEST_BODY: Final = 16 << 20
 """Bytes of a request body, which is read and discarded so that the sender can read the answer."""
 
 for _name in ("tornado.access", "tornado.general"):
-    logging.getLogger(_name).setLevel(logging.ERROR)  # strangers could fill the log with bad requests
+    logging.getLogger(_name).setLevel(logging.ERROR)  # otherwise bad requests of anybody could fill the log
 
 
 class Refused(Exception):
-    """A request that is answered with an error: status, code, message and further headers."""
+    """Raised for a request that is answered with an error: status, code, message and further headers."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str, **headers: str) -> None:
         self.status = status
@@ -59,9 +59,10 @@ class Refused(Exception):
 class Administration:
     """The administration server: public health, and a status page and metrics that may need a key.
 
-    `exposition` runs on a thread of its own; an empty result says that metrics are not scraped. `status`
-    returns HTML. `is_ready` says whether the worker takes sessions: kubelet's own gRPC probe speaks no TLS,
-    so it asks here. Callers prove `key` as a bearer token or as the password of HTTP Basic.
+    `exposition` runs in a thread of its own; it returns nothing if metrics are not exported for scraping.
+    `status` returns HTML. `is_ready` returns whether the worker accepts sessions; kubelet's gRPC probe does
+    not support TLS, so it uses this port. Callers send `key` as a bearer token or as the password of HTTP
+    Basic.
     """
 
     def __init__(
@@ -124,12 +125,12 @@ class Administration:
             return b'{"status": "ok"}', {"Content-Type": "application/json"}
         if path == "/readyz":
             if not self._is_ready():
-                message = "The worker loads its model or drains."
+                message = "The worker is loading its model or draining."
                 raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
             return b'{"status": "ready"}', {"Content-Type": "application/json"}
         exposition = await self._expose()
         if not exposition:
-            message = "Metrics go elsewhere: see OTEL_METRICS_EXPORTER."
+            message = "Metrics are not exported here: see OTEL_METRICS_EXPORTER."
             raise Refused(HTTPStatus.NOT_FOUND, "not_found", message)
         return exposition, {"Content-Type": METRICS_TYPE}
 
@@ -150,7 +151,7 @@ class Administration:
 
 @stream_request_body
 class _Page(RequestHandler):
-    """Answers one request. The body is discarded as it arrives."""
+    """The handler of one request. It discards the body as it arrives."""
 
     def initialize(self, administration: Administration) -> None:
         self._administration = administration
@@ -189,7 +190,7 @@ class _Page(RequestHandler):
         if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             self._refuse(_method_not_allowed())
         else:
-            message = "The page could not be made; the worker's log says why."
+            message = "The page could not be rendered: see the worker's log."
             self._refuse(Refused(HTTPStatus(status_code), "internal_error", message))
 
     def _refuse(self, refused: Refused) -> None:
@@ -201,7 +202,7 @@ class _Page(RequestHandler):
 
 
 class _Server(HTTPServer):
-    """Bounds the number and the lifetime of connections, which Tornado leaves to the application."""
+    """An HTTP server that bounds the number and the lifetime of connections, which Tornado does not."""
 
     def initialize(self, *args: Any, **kwargs: Any) -> None:
         super().initialize(*args, **kwargs)

@@ -73,7 +73,7 @@ def render(view: WorkerView) -> str:
 
 
 def _held(occupancy: Occupancy | None) -> Iterator[tuple[str, str, str]]:
-    """Yield rows of the worker's occupancy."""
+    """Yield tiles of the worker's occupancy: value, label and state."""
     if occupancy is None:
         return
     share = occupancy.kv_tokens / max(1, occupancy.kv_capacity_tokens)
@@ -81,13 +81,13 @@ def _held(occupancy: Occupancy | None) -> Iterator[tuple[str, str, str]]:
     yield f"{occupancy.kv_tokens:,}", name, "bad" if share > 0.9 else ""
     pages = f"KV pages used, {occupancy.cached_pages:,} cached, {occupancy.free_pages:,} free"
     yield f"{occupancy.used_pages:,}", pages, ""
-    yield f"{occupancy.prefix_tokens:,}", "tokens of prefixes found", ""
+    yield f"{occupancy.prefix_tokens:,}", "tokens found in the prefix cache", ""
     if occupancy.device_memory_bytes is not None:
-        yield f"{occupancy.device_memory_bytes / 2**20:,.0f} MiB", "memory held", ""
+        yield f"{occupancy.device_memory_bytes / 2**20:,.0f} MiB", "device memory held", ""
 
 
 def _units(view: WorkerView) -> list[tuple[str, str, str]]:
-    """Return the rows about speed."""
+    """Return tiles of units, ticks and their times."""
     units, ticks = sum(view.units.values()), view.ticks
     late = view.misses / units if units else 0.0
     tiles = [
@@ -98,7 +98,7 @@ def _units(view: WorkerView) -> list[tuple[str, str, str]]:
     if view.slack:
         least, median = (sorted(view.slack)[int(share * len(view.slack))] for share in (0.01, 0.5))
         present, after = view.shares
-        state = "" if view.has_time else ": there is no time for it"
+        state = "" if view.has_time else ": not admitted"
         tiles.append((f"{present:.0%}", f"busy with units, {after:.0%} with one more session{state}", ""))
         tiles.append(
             (f"{least * 1000:,.0f} ms", f"slack of 99 % of units, median {median * 1000:,.0f} ms", "")

@@ -57,7 +57,7 @@ _NAMES = {
 
 
 class Tracing:
-    """Makes spans with the tracers of `telemetry`; without an exporter it makes none, at no cost.
+    """The worker's spans, from the tracers of `telemetry`; without an exporter it makes none, at no cost.
 
     `ticks` are the engine's latest ticks, the newest last.
     """
@@ -124,8 +124,8 @@ class _Sampled:
 class SessionTrace:
     """The spans of one session's units.
 
-    Their parent is the caller's: the unit's own trace context, or else that of the session's streams, and
-    only if that is sampled. Without a context the worker's own sampler decides once for the session, and
+    Their parent is the unit's own trace context, or else that of the session's streams; they are made only if
+    the parent is sampled. Without a trace context the worker's own sampler decides once for the session, and
     `prefill` is the root of each unit's trace.
     """
 
@@ -146,7 +146,7 @@ class SessionTrace:
         self._attributes: dict[Stream, Attributes] = {
             step: {**common, semconv.ATTR_RPC_METHOD: f"{_SERVICE}/{step.value}"} for step in Stream
         }
-        # Each attribute costs where it is made and where it is encoded: each is said once of a unit.
+        # An attribute costs time to make and to encode, so only one span of a unit has it.
         place = self._attributes[Stream.PREFILL]
         place |= {semconv.ATTR_WORKER_ID: tracing.worker_id, semconv.ATTR_SLOT: slot}
         if lease_epoch is not None:
@@ -271,7 +271,7 @@ _KINDS: dict[type[SessionSetup], tuple[str, str]] = {
 
 
 def kind_of(setup: SessionSetup) -> tuple[str, str]:
-    """Return mode and operation of a session."""
+    """Return the values of the span attributes for the mode and the operation of a session."""
     mode, operation = _KINDS[type(setup)]
     return ("omni_duplex" if getattr(setup, "sees", False) else mode), operation
 

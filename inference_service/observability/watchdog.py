@@ -12,11 +12,11 @@ class WatchedEngine(Protocol):
 
     @property
     def busy_since(self) -> float | None:
-        """Start of its current step on any clock; None while it waits."""
+        """Start of the current step by any clock; None while the engine waits."""
 
 
 class Watchdog:
-    """Watches the steps of an engine; `limit_s` is the limit of one step.
+    """A watchdog of the steps of an engine; `limit_s` is the limit of one step in seconds.
 
     Time without a call of `check` counts as at most one period, because a stopped process or a busy event
     loop is no evidence against the engine.

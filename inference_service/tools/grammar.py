@@ -37,8 +37,9 @@ _LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-"""Limits of one answer: tens of milliseconds and of megabytes; the library's own are seconds and
-gigabytes.
+"""Limits of one answer: tens of milliseconds and tens of megabytes.
+
+The library's own limits allow seconds and gigabytes.
 """
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """The JSON style of models; with flexible white space, a constrained model may write it endlessly."""
@@ -77,7 +78,7 @@ class Constraint:
 
 
 class CallGrammar:
-    """Makes the constraints of a model's answers."""
+    """The grammar of a model's tool calls, from which the constraints of its answers are made."""
 
     def __init__(
         self,

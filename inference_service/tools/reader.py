@@ -19,7 +19,8 @@ _OUTSIDE = frozenset('{}[],:"0123456789+-.eEtrufalsn \t\r\n')
 class Span:
     """A stretch of an answer, of `length` characters as the model wrote them.
 
-    `text` holds all of them, or the span is not part of the spoken text and may be empty.
+    In a span of the answer's text, `text` holds all of these characters. In a span of a thought, a call or
+    dropped characters, `text` is empty.
     """
 
     length: int
@@ -32,7 +33,7 @@ class Thinking(Enum):
     """Modes of thinking."""
 
     NO = auto()
-    """A thought has no meaning: it is read as text."""
+    """The model does not think: marks of a thought are read as text."""
     MAY = auto()
     BEGUN = auto()
     """The prompt has opened the thought."""
@@ -59,7 +60,7 @@ class _State(Enum):
 
 
 class AnswerReader:
-    """Parses a model's output, in pieces of any length.
+    """An incremental parser of a model's output, which comes in pieces of any length.
 
     A malformed call, or one of a tool that was not offered, is a `problem`: nothing follows it.
     """
@@ -303,7 +304,7 @@ class AnswerReader:
 
 
 class ObjectScan:
-    """Finds the end of a JSON object, in pieces, without validating it."""
+    """A scanner that finds the end of a JSON object, in pieces, without validating it."""
 
     def __init__(self) -> None:
         self.is_over = False

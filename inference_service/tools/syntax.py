@@ -69,7 +69,7 @@ def as_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def told_from(render: Callable[[list[dict[str, Any]], list[dict[str, Any]]], str]) -> CallSyntax | None:
+def detect_syntax(render: Callable[[list[dict[str, Any]], list[dict[str, Any]]], str]) -> CallSyntax | None:
     """Return the syntax of the calls that a template writes; None if it supports no tools, or has another
     syntax.
 

@@ -15,7 +15,7 @@ class Certificate:
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         """Read the files: PEM, the key without a password. Raises `ConfigurationError`."""
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self.asks = client_ca is not None
+        self.is_mutual = client_ca is not None
         """Whether callers need a certificate (mTLS)."""
         self._lock = threading.Lock()
         self._fresh: grpc.ServerCertificateConfiguration | None = None
@@ -23,7 +23,7 @@ class Certificate:
         self.credentials = grpc.dynamic_ssl_server_credentials(
             self._read(),
             self._fetch,  # type: ignore[arg-type]  # None, which the stubs leave out, means no change
-            require_client_authentication=self.asks,
+            require_client_authentication=self.is_mutual,
         )
         """Credentials for the server's ports; each handshake uses the newest certificate."""
 

@@ -34,7 +34,7 @@ _IDENTITY_AND_GZIP: Final = 1 << 2 | 1
 
 
 def max_streams(slots: int) -> int:
-    """Return the limit of open calls of a connection: three for each session, and health checks."""
+    """Return the limit of open calls of a connection: three for each session, and a margin."""
     return 4 * slots + 16
 
 
@@ -57,7 +57,7 @@ def server_options(slots: int, *, compresses: bool) -> ChannelOptions:
         # may arrive early; one that pings more often is disconnected with `too_many_pings`.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # A unit comes in one frame, and not in five that each wait for room.
+        # A unit arrives in one frame. The default is several, which wait for the flow-control window.
         ("grpc.http2.lookahead_bytes", 2**17),
         ("grpc.http2.max_frame_size", 2**17),
         # Two processes on one port would split the streams of a session between them.
@@ -75,7 +75,7 @@ def _max_connections() -> int:
 def _check_exposed(
     address: Address, is_keyed: bool, insecure_grpc: bool, certificate: Certificate | None
 ) -> None:
-    if not is_keyed and (certificate is None or not certificate.asks):
+    if not is_keyed and (certificate is None or not certificate.is_mutual):
         raise ConfigurationError(
             f"Refusing to listen on {address} without a worker key: everybody who reaches it could take its "
             "slots. Name a key with --worker-key-file or ANTIPHON_WORKER_KEY, or with TLS an authority of "
@@ -83,9 +83,9 @@ def _check_exposed(
         )
     if certificate is None and not insecure_grpc:
         raise ConfigurationError(
-            f"Refusing to listen on {address}: gRPC is plain text there, so whoever sees the traffic hears "
-            "the sessions and can use their leases. Pass --tls-cert and --tls-key, listen on loopback or a "
-            "Unix socket, or pass --insecure-grpc if the network is trusted."
+            f"Refusing to listen on {address}: gRPC is plain text there, so anybody who can read the "
+            "traffic hears the sessions and can use their leases. Pass --tls-cert and --tls-key, listen on "
+            "loopback or a Unix socket, or pass --insecure-grpc if the network is trusted."
         )
 
 
@@ -112,10 +112,10 @@ class WorkerServer:
         gzip.
         """
         self._address = Address.parse(listen)
-        asks = certificate is not None and certificate.asks
+        is_mutual = certificate is not None and certificate.is_mutual
         if not self._address.is_local:
             _check_exposed(self._address, is_keyed, insecure_grpc, certificate)
-            if compresses and not asks:
+            if compresses and not is_mutual:
                 raise ConfigurationError(
                     f"Refusing to read compressed messages on {self._address} from callers without a "
                     "certificate: a message of 32 MiB can expand to 32 GiB, and gRPC sets no bound. Name an "
@@ -123,7 +123,7 @@ class WorkerServer:
                 )
         self._certificate = certificate
         self._is_bound = False
-        # Kept for life: a server object that loses its last reference stops without a word.
+        # Keep the reference: a server object stops without notice when it is garbage collected.
         self._server = grpc.aio.server(
             options=server_options(slots, compresses=compresses),
             compression=grpc.Compression.Gzip if compresses else None,
@@ -145,7 +145,7 @@ class WorkerServer:
         is_taken = await asyncio.to_thread(_is_served, path) if path else False
         if is_taken:
             raise ConfigurationError(
-                f"Cannot listen on {self._address}: another process does. "
+                f"Cannot listen on {self._address}: another process listens there. "
                 "Choose another address with --listen, or stop that process."
             )
         bound = await self._bind()

@@ -1,4 +1,4 @@
-"""The gRPC methods: each finds the session of a call, or answers why there is none."""
+"""The gRPC methods: each finds or opens the session of a call, or refuses the call."""
 
 import asyncio
 import logging
@@ -89,7 +89,7 @@ class InferenceServicer:
         self.state = State.READY
 
     def drain(self) -> None:
-        """Drain: accept no new session; running ones go on."""
+        """Accept no new session from now on; running ones go on."""
         self.state = State.DRAINING
 
     def go_away(self, time_left_s: float) -> None:
@@ -124,7 +124,7 @@ class InferenceServicer:
         return False
 
     def ticked(self, tick: Ticked) -> None:
-        """Record a tick whose members it names."""
+        """Record a tick that has named members."""
         linked = (
             session.in_tick(unit, tick.number)
             for name, unit in tick.members

@@ -281,7 +281,7 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
         return False
     if waiting.HasField("rewound") or more.HasField("rewound"):
         return False
-    if more.HasField("done"):  # which is small and comes with nothing else; to count bytes copies them
+    if more.HasField("done"):  # small and alone, so no `ByteSize`, which serialises the message
         waiting.done.CopyFrom(more.done)
         return True
     if waiting.ByteSize() + more.ByteSize() > LARGEST_ANSWER or not _follows(waiting, more):
@@ -322,7 +322,7 @@ def item_error(failure: Failure) -> common_pb2.ItemError:
     )
 
 
-# Written into the answer that they are part of: a message made for itself would be copied there.
+# These functions fill a part of an answer in place: a separate message would be copied into the answer.
 
 
 def _count(usage: common_pb2.Usage, tokens: UnitUsage) -> None:

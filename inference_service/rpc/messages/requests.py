@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 class Decoder(Generic[T]):
-    """Decodes large requests in a small pool of threads; the caller waits, which keeps the order."""
+    """A decoder of large requests, with a small pool of threads. Its caller waits, which keeps the order."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, "decode")
@@ -98,14 +98,14 @@ def decoded(parse: Callable[[Any], Message], data: bytes | bytearray | memoryvie
         raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1")) from None
 
 
-# ------------------------------------------------------------------------------------- how much there is
+# --------------------------------------------------------------------------------------- limits of fields
 
 
 def _require_few_parts(kind: Any, data: bytes) -> None:
     """Raise `PayloadInvalid` if `data` has too many fields.
 
-    A parser holds the GIL until it is done: 32 MiB of empty messages take it most of a second and a GiB. This
-    check reads only tags and lengths, of at most `MOST_PARTS` fields.
+    Protobuf parses with the GIL held: 32 MiB of empty messages take most of a second and 1 GiB of memory.
+    This check reads only tags and lengths, of at most `MOST_PARTS` fields.
     """
     left, todo = MOST_PARTS, [(kind, 0, len(data))]
     while todo:
@@ -114,7 +114,7 @@ def _require_few_parts(kind: Any, data: bytes) -> None:
             left -= 1
             if left < 0:
                 problem = (
-                    f"has more than {MOST_PARTS} parts, of which {NUMBERS_A_PART} bytes of numbers are one"
+                    f"has more than {MOST_PARTS} parts; {NUMBERS_A_PART} bytes of numbers count as one part"
                 )
                 raise PayloadInvalid(BadField("request", problem))
             tag, at = _varint(data, at)
@@ -151,7 +151,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1"))
 
 
-# ---------------------------------------------------------------------------------------- what a unit brings
+# ------------------------------------------------------------------------------------------ input of a unit
 
 
 def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) -> Content:
@@ -304,4 +304,4 @@ _INPUTS: dict[type[SessionSetup], tuple[str, str, Callable[[Any, ModelInfo, Any]
     TokensSetup: ("stream", "a TOKENS", token_input),
     TranscribeSetup: ("stream", "a TRANSCRIBE", speech_input),
 }
-"""By kind of session: the payload of its units, its name, and the function that makes their content."""
+"""By kind of session: the payload field of its units, its name in errors, and the reader of the payload."""

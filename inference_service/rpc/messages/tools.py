@@ -108,7 +108,7 @@ def check_result(message: pb.ChatMessage, path: str, called: Set[str]) -> None:
     if message.role != pb.ROLE_TOOL:
         raise bad(field, "must be that of ROLE_TOOL")
     if message.tool_call_id not in called:
-        raise bad(field, "must be the id of a call in an entry before")
+        raise bad(field, "must be the id of a call in an earlier entry")
     for i, content in enumerate(message.content):
         if content.WhichOneof("part") != "text":
             raise unsupported(f"{path}.content[{i}]", "the result of a call is text")

@@ -26,7 +26,7 @@ STATUS_DETAILS: Final = "grpc-status-details-bin"
 
 
 class Handler(Protocol):
-    """Answers a call. It is not called after `given_up`, or after the end of the call."""
+    """The handler of a call. No method is called after `given_up`, or after the end of the call."""
 
     def message_received(self, data: bytes) -> None:
         """Take one serialised request; the next one follows unless the call is held."""

@@ -12,7 +12,7 @@ M_contra = TypeVar("M_contra", contravariant=True)
 
 
 class Line(Protocol[M_contra]):
-    """The connection to the caller."""
+    """The call through which an outbox writes."""
 
     @property
     def is_busy(self) -> bool:
@@ -57,7 +57,7 @@ class Outbox(Generic[M]):
 
     @property
     def writing_since(self) -> float | None:
-        """Start of the caller's delay in taking a message, by the session's clock."""
+        """Time at which the message was written that the caller has not taken yet, by the session's clock."""
         return self._since if self._line is not None and self._line.is_busy else None
 
     def put(self, message: M) -> None:

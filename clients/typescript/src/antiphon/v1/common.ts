@@ -193,7 +193,7 @@ export function windowModeToJSON(object: WindowMode): string {
 
 /**
  * Bytes of one clip or slice of mono audio. The worker never resamples: the rate must be the one that SessionReady
- * or GetInfoResponse names, and every sample must be finite. What the worker says lies within [-1, 1].
+ * or GetInfoResponse names, and every sample must be finite. Samples of the worker lie within [-1, 1].
  */
 export interface AudioChunk {
   /** Layout of `data`. UNSPECIFIED is refused. */
@@ -351,7 +351,7 @@ export interface DuplexConfig {
 
 /** How a duplex session forgets its oldest units, so that it can outlast the model's context. */
 export interface WindowConfig {
-  /** The rest that is kept when units are dropped. UNSPECIFIED means the model's default. */
+  /** Whether there is a window, and the part of dropped units that it keeps. UNSPECIFIED means the model's default. */
   mode: WindowMode;
   /** Tokens of context above which Finalize drops units; 0 means the model's default. */
   highTokens: number;

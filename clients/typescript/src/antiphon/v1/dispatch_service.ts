@@ -36,22 +36,22 @@ export interface AcquireRequest {
   model: string;
   /** Kind of the session, by which its length is estimated: `chat`, `audio`, `video` or `transcribe`. */
   kind: string;
-  /** Longest wait for a slot; unset, or longer than the adapter allows, means as long as that does. */
+  /** Limit of the wait for a slot; unset, or above the adapter's own limit, means the adapter's limit. */
   maxWait: Duration | undefined;
 }
 
-/** How the wait is going. */
+/** State of a request for a slot. */
 export interface AcquireResponse {
   /** State of the caller's ticket. */
   update:
     | //
-    /** It waits. */
+    /** The ticket waits in the queue. */
     { $case: "queued"; value: QueuePlace }
     | //
-    /** It has a slot. */
+    /** The caller has a slot. */
     { $case: "granted"; value: Lease }
     | //
-    /** It had one. */
+    /** The slot was taken back. */
     { $case: "revoked"; value: Revoked }
     | undefined;
 }
@@ -60,11 +60,11 @@ export interface AcquireResponse {
 export interface QueuePlace {
   /** Name of the ticket, by which operators see it. */
   ticketId: string;
-  /** From 1; never grows. */
+  /** Place of the ticket, from 1; it never grows. */
   position: number;
-  /** How many wait. */
+  /** Number of tickets in the queue. */
   queueLength: number;
-  /** How long it will probably take; unset while no worker is ready. */
+  /** Estimated wait for a slot; unset while no worker is ready. */
   estimatedWait: Duration | undefined;
 }
 
@@ -84,7 +84,7 @@ export interface Lease {
   pool: string;
 }
 
-/** The lease counts no longer. */
+/** The lease is no longer valid. */
 export interface Revoked {
   /** Why, for people. */
   reason: string;

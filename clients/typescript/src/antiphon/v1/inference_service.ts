@@ -175,7 +175,7 @@ export enum ToolMode {
   TOOL_MODE_UNSPECIFIED = 0,
   /** TOOL_MODE_AUTO - As it sees fit. */
   TOOL_MODE_AUTO = 1,
-  /** TOOL_MODE_NONE - It calls none: it is not told of them. */
+  /** TOOL_MODE_NONE - It calls none: the prompt does not name them. */
   TOOL_MODE_NONE = 2,
   /** TOOL_MODE_REQUIRED - It calls one or more: nothing else is in the answer, and arguments are valid by the schema of their tool. */
   TOOL_MODE_REQUIRED = 3,
@@ -229,7 +229,7 @@ export enum Role {
   ROLE_USER = 2,
   /** ROLE_ASSISTANT - The model. */
   ROLE_ASSISTANT = 3,
-  /** ROLE_TOOL - A tool: what became of a call. */
+  /** ROLE_TOOL - A tool: the result of a call. */
   ROLE_TOOL = 4,
   UNRECOGNIZED = -1,
 }
@@ -475,17 +475,18 @@ export interface PrefillRequest {
   /** With `automatic_units`: as `keep_last_token` of FinalizeRequest. Refused in other sessions. */
   keepLastToken: boolean;
   /**
-   * The unit's input was heard before, in another session, and came to this: nothing is sampled, and the unit emits
-   * neither text nor audio. Taken only where `effective` of SessionReady has `records`; else the unit fails.
-   * In CHAT: the answer began so in another session; nothing of its beginning is sampled or told again, and the model
-   * goes on behind it. Of a turn that is not spoken.
+   * Outcome of this unit in another session, to be replayed: nothing is sampled, and the unit emits neither text nor
+   * audio. Accepted only where `effective` of SessionReady has `records`; else the unit fails.
+   * In CHAT: beginning of the answer, from another session. The worker does not send it again, and the model continues
+   * after it. Only for a turn that is not spoken.
    */
   recorded: UnitRecord | undefined;
 }
 
 /**
- * Outcome of a unit of AUDIO and VIDEO: with the same input it brings a context of the same model and config to the
- * same state. At most 4096 bytes. In CHAT: the sampled part of an answer, of any length; only `sampled_ids`.
+ * Outcome of a unit of AUDIO and VIDEO, from which a session of the same model and config can replay the unit: with the
+ * same input its context comes to the same state. At most 4096 bytes. In CHAT: the sampled part of an answer, of any
+ * length; only `sampled_ids`.
  */
 export interface UnitRecord {
   /** LISTEN, CHUNK, TURN or CANCELLED; in CHAT unset, since the answer has not ended. */
@@ -676,7 +677,7 @@ export interface ChatMessage {
   content: Content[];
   /** ASSISTANT only: the calls that it made, in order, at most 128. */
   toolCalls: ToolCall[];
-  /** TOOL only: the id of the call in an entry before that this is the result of. The result itself is text. */
+  /** TOOL only: the id of a call in an earlier entry, of which this is the result. The result itself is text. */
   toolCallId: string;
 }
 
@@ -726,7 +727,7 @@ export interface ImageConfig {
   useImageId?: boolean | undefined;
 }
 
-/** A chunk appended to the sticky context of TRANSCRIBE or TOKENS. */
+/** A chunk appended to the growing context of TRANSCRIBE or TOKENS. */
 export interface StreamInput {
   /** The chunk: audio in TRANSCRIBE, ids or text in TOKENS. Unset only with `end_utterance`. */
   chunk:
@@ -820,9 +821,9 @@ export interface Prefilled {
   ignoredFields: string[];
 }
 
-/** Runs one unit, cancels units, or takes back what was said in some. */
+/** Runs one unit, cancels units, or rewinds the context. */
 export interface GenerateRequest {
-  /** The unit to run; with `cancel` the last unit to end, with `rewind` the last one that was heard. 1 or more. */
+  /** The unit to run; with `cancel` the last unit to end, with `rewind` the last unit that the user heard. 1 or more. */
   unit: bigint;
   /** Order for the unit. */
   action:
@@ -833,7 +834,7 @@ export interface GenerateRequest {
     /** End units, out of turn. */
     { $case: "cancel"; value: CancelUnits }
     | //
-    /** Take back what nobody heard, in turn. AUDIO and VIDEO only. */
+    /** Remove words that the user did not hear, in turn. AUDIO and VIDEO only. */
     { $case: "rewind"; value: RewindUnits }
     | undefined;
 }
@@ -847,29 +848,29 @@ export interface GenerateUnit {
 }
 
 /**
- * Acts on arrival: ends every unit up to and including `unit`, the running one at its next decode step. Ends
- * speaking, never hearing: the units' Prefill still runs, and may even arrive later.
+ * Acts on arrival: ends every unit up to and including `unit`, the running one at its next decode step. It ends only
+ * the output of these units: their Prefill still runs, and may even arrive later.
  */
 export interface CancelUnits {
 }
 
 /**
- * Rolls the context back to what the user really heard: what the model said after that never was. What it heard and
- * read itself stays, as if it had been silent meanwhile; a turn that is cut so is closed, and the next words begin on a
- * clean voice. Acts between the units whose `run` was read before it and the first one after, and is answered by
- * `rewound`. `unit` must be finalised when this is read.
+ * Removes the words from the context that the user did not hear, for example after a barge-in. The input of all units
+ * stays, as if the model had been silent meanwhile. An open turn is closed, and speech and vocoder are reset. It takes
+ * effect after the units whose `run` was read before it, and before all later units; `rewound` is its answer. `unit`
+ * must be finalised when this is read.
  */
 export interface RewindUnits {
   /**
-   * Samples of the audio of `unit` that were heard; unset means all. Which of its words they are cannot be told of
-   * speech that is made of a unit's words at once: of a unit that was not heard to its end all words are taken back.
+   * Samples of the audio of `unit` that were heard; unset means all. Speech is made from all words of a unit at once,
+   * so samples do not tell which words were heard: if a unit was not heard to its end, all its words are removed.
    */
   heardSamples?: bigint | undefined;
 }
 
 /**
- * A piece of what a unit says. Any fields together; `done` is in the unit's last message, which only `finalized` may
- * follow.
+ * A piece of a unit's output. Any fields may come together; `done` is in the unit's last message, which only
+ * `finalized` may follow.
  */
 export interface GenerateResponse {
   /** The unit that this belongs to; 0 with `go_away`. */
@@ -919,7 +920,7 @@ export interface GenerateResponse {
   finalized:
     | FinalizeResponse
     | undefined;
-  /** In CHAT with `records`: the ids sampled for what is in this message, or for what only a later one tells, in order. */
+  /** In CHAT with `records`: the ids sampled since the previous message, in order. A later message may have their text. */
   sampledIds: number[];
 }
 
@@ -947,7 +948,7 @@ export interface ToolCallDelta {
 export interface UnitsRewound {
   /** Tokens of context now. */
   contextTokens: number;
-  /** Units of which something that was said is no longer in the context. */
+  /** Units that lost words. */
   rewoundUnits: number;
   /**
    * Instead, if nothing has changed: PARAMS_INVALID for a unit that is not finalised, that the window has dropped or
@@ -1046,7 +1047,7 @@ export interface GetInfoResponse {
   modes: SessionMode[];
   /** Sessions that can run at once. */
   slots: number;
-  /** Slots that a session could take right now: 0 also while there is no time for one more. */
+  /** Slots that a session could take right now; 0 while `short_of_time`. */
   freeSlots: number;
   /** Most tokens that a session's context may hold. */
   contextLimit: number;
@@ -1085,16 +1086,16 @@ export interface GetInfoResponse {
     | undefined;
   /** Whether CHAT takes `records`. */
   replaysTurns: boolean;
-  /** Revision of the model, by which adapters divide sessions; empty in releases that have none, which is `stable`. */
+  /** Revision of the model, by which adapters divide sessions; empty, from older releases, means `stable`. */
   revision: string;
   /**
-   * Newest encoding of the claims in a lease token that the worker reads; 0 is a worker that reads none, which takes
-   * only tokens without claims.
+   * Newest encoding of the claims in a lease token that the worker reads; 0 means that it accepts only tokens without
+   * claims.
    */
   leaseVersion: number;
   /**
-   * Tokens of the sessions that came with a lease: of those that run, and of the last that ended. A dispatcher counts
-   * by them what callers use who dial the worker themselves.
+   * Tokens of the running sessions with a lease, and of the last ones that ended. A dispatcher uses them to count the
+   * tokens of callers that dial the worker themselves.
    */
   usage: LeaseUsage[];
   /**
@@ -1125,7 +1126,7 @@ export interface LeaseUsage {
   epoch: bigint;
   /** Tokens of the prompt and of all inputs. */
   inputTokens: bigint;
-  /** Tokens sampled, text and speech; of a unit that is under way at least so many. */
+  /** Tokens sampled, text and speech; a lower bound while a unit is running. */
   outputTokens: bigint;
 }
 
@@ -1141,7 +1142,7 @@ export interface EngineInfo {
   pipelineParallelSize: number;
 }
 
-/** A slot that nobody else can have now. */
+/** A slot that is not free. */
 export interface HeldSlot {
   /** The slot. */
   slot: number;

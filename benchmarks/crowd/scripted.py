@@ -29,7 +29,7 @@ def tokens(tokenizer: Tokenizer, place: int, step: int) -> int:
 class ScriptedSession(DuplexSession):
     """A session whose sampled tokens are replaced by the script's, and whose speech fills each second."""
 
-    def _yielding(self, token: int) -> int:
+    def _within_turn_bound(self, token: int) -> int:
         return tokens(self.tokenizer, place(self.id, self._run.number), self._run.steps)
 
     def speech_job(self) -> SpeechJob | None:

@@ -25,7 +25,7 @@ from inference_service.session.kinds.prompt import (
     Dialogue,
     Prompt,
     Words,
-    told_of,
+    prompt_tools,
 )
 from inference_service.video.messages import Order
 from inference_service.video.process import VideoReader
@@ -89,7 +89,7 @@ class VllmPreprocessor(ChatPreprocessor):
             self._check_length(len(expanded.ids), "")
         audio = sum(count for kind, count in expanded.embeddings if kind is Media.CLIP)
         vision = sum(count for kind, count in expanded.embeddings if kind is not Media.CLIP)
-        tools, thinking = told_of(content.tools), self._thinking(content, rendered)
+        tools, thinking = prompt_tools(content.tools), self._thinking(content, rendered)
         return MediaPrompt(
             [[Words(list(expanded.ids))]],
             len(expanded.ids) - audio - vision,
@@ -127,7 +127,7 @@ class VllmPreprocessor(ChatPreprocessor):
                 enable_thinking=content.enable_thinking,
                 use_tts_template=content.use_tts_template,
                 joint=PART_JOINT,
-                tools=told_of(content.tools).offered,
+                tools=prompt_tools(content.tools).offered,
                 in_lists=not template.takes_text or bool(kinds & template.media_marks),
             )
         except TemplateRefused as refused:

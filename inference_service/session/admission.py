@@ -23,15 +23,15 @@ _PERCENTILE = 99
 _MOST_TICKS = 2**14
 """Ticks that may wait to be summed up: more than half a minute of them, unless ticks take no time."""
 _ALIKE = 1.0
-"""Variance of rows and speakers up to which ticks count as alike."""
+"""Variance of rows and speakers up to which ticks count as alike: the ridge of the regression."""
 
 
 @dataclass
 class _Second:
-    """Sums over the ticks of a second: of 1, of rows and speakers, of their products, and of products with
-    seconds.
+    """Sums over the ticks of one second, from which a regression on rows and speakers is computed.
 
-    Ticks that encode sound and ticks with speech in them are summed up separately.
+    A list of `moments` has the sums of 1, r, s, rr, rs, ss, t, rt and st: r rows, s sessions with a step of
+    speech, t seconds. There are four lists: with and without encoding of sound, with and without speech.
     """
 
     at: int
@@ -40,13 +40,13 @@ class _Second:
 
 
 class Admission:
-    """Admits a session as long as it is not expected to make any session's units late.
+    """Admission control: admits a session unless it is expected to make units of any session late.
 
-    A tick takes a time of its own, and some for each row and each speaker in it. The last two are what one
-    more session adds to the share of its time that the engine is busy; and the busier it is, the longer units
-    wait. Nothing is guessed: without sessions or measurements every session is admitted.
+    The time of a tick has a fixed part, and a part that grows with its rows and speakers. One more session
+    adds to the second part, and so to the busy share of the engine. Units queue for longer as the busy share
+    grows. Without sessions or measurements every session is admitted.
 
-    Everything here is called on the serving event loop.
+    All methods are called on the serving event loop.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, is_on: bool = True) -> None:
@@ -60,9 +60,7 @@ class Admission:
         self.ticked: Callable[[Iterable[Ticked]], None] = self._ticks.extend
         """Note ticks of the engine. They are summed up on demand, so that units do not wait for the sums."""
         self.answered: Callable[[tuple[float, float]], None] = self._used.append
-        """Note a unit that was done at a monotonic time, and the worker's time for it per second of its
-        audio.
-        """
+        """Note a finished unit: its monotonic time, and the worker's time for it per second of its audio."""
         self._sessions = 0
         self._changes: deque[tuple[float, int]] = deque([(clock(), 0)])
         """The number of sessions at each change, with its time."""
@@ -89,14 +87,14 @@ class Admission:
         """Return the busy share that the engine needs for the units of its sessions, and that with one
         session more.
         """
-        self._look()
+        self._sum_up()
         now = self._clock()
         length = max(1.0, min(WINDOW_S, now - self._changes[0][0]))
         busy = sum(second.units_s for second in self._seconds) / length
         held, variable = self._session_seconds(now, length), self._variable_share()
         if not (held and busy):
             return busy, busy
-        # Units that come faster than they are said could as well come later.
+        # Units that are sent faster than real time could wait: count one unit a second for each session.
         busy, mean = busy * min(1.0, held / max(1, len(self._used))), held / length
         each = busy / mean * variable
         present = max(0.0, busy + each * (self._sessions - mean))
@@ -112,9 +110,9 @@ class Admission:
             return 0.0
         sums = np.sum([second.moments for second in self._seconds], axis=0)
         n, r, s, rr, rs, ss, t, tr, ts = sums[sums[:, 0] > 0].T
-        apart = np.array([[rr - r * r / n, rs - r * s / n], [rs - r * s / n, ss - s * s / n]]).sum(axis=2)
-        beside = np.array([tr - r * t / n, ts - s * t / n]).sum(axis=1)
-        row_s, speaker_s = np.linalg.solve(apart + _ALIKE * n.sum() * np.eye(2), beside)
+        cov = np.array([[rr - r * r / n, rs - r * s / n], [rs - r * s / n, ss - s * s / n]]).sum(axis=2)
+        cov_s = np.array([tr - r * t / n, ts - s * t / n]).sum(axis=1)
+        row_s, speaker_s = np.linalg.solve(cov + _ALIKE * n.sum() * np.eye(2), cov_s)
         costs = max(0.0, row_s) * r.sum() + max(0.0, speaker_s) * s.sum()
         return float(min(1.0, costs / t.sum()))
 
@@ -129,9 +127,9 @@ class Admission:
     def _change(self, by: int) -> None:
         self._sessions += by
         self._changes.append((self._clock(), self._sessions))
-        self._look()
+        self._sum_up()
 
-    def _look(self) -> None:
+    def _sum_up(self) -> None:
         """Sum up the new ticks, and drop sums that are older than the window."""
         while self._ticks:
             tick = self._ticks.popleft()

@@ -1,5 +1,7 @@
-"""Leases of slots, signed by a dispatcher with the key that it shares with the workers. The epoch is a
-fencing token."""
+"""Leases of slots, signed by a dispatcher with the key that it shares with the workers.
+
+The epoch of a lease is a fencing token.
+"""
 
 import hashlib
 import secrets
@@ -13,8 +15,9 @@ from inference_service.interface.setups import Tenant
 from inference_service.session.metadata import Metadata
 
 UNCLAIMED: Final = Claims("", max_duration_s=86_400.0, idle_timeout_s=3_660.0)
-"""Terms of a lease without claims, as a dispatcher of the previous release signs it. They have no tenant that
-could share anything, and exceed the limits of every session that its adapter runs.
+"""The claims of a lease without claims, which a dispatcher of the previous release signs.
+
+They name no tenant, and their limits are above those of all sessions of such an adapter.
 """
 
 
@@ -39,8 +42,8 @@ class Terms:
     def of(cls, lease: Lease | None) -> "Terms":
         """Return the terms of a lease; a session without a lease has no limits.
 
-        A session without a named tenant is a tenant of its own, by a random salt: its own id would not do,
-        since callers choose that.
+        A session without a named tenant is a tenant of its own, with a random salt. Its session id cannot be
+        the salt, because the caller chooses it.
         """
         if lease is None:
             return cls(_session_tenant())
@@ -61,8 +64,8 @@ def _session_tenant() -> Tenant:
 class LeaseRules:
     """The rules of leases. With a `key`, every lease must be signed with it.
 
-    Without `binding` no session needs a lease, and its slot is only a preference. With it, `unleased` slots
-    are reserved for sessions without a lease.
+    Without `binding` no session needs a lease, and the slot that a lease names is only a preference. With
+    `binding`, `unleased` slots are reserved for sessions without a lease.
     """
 
     key: bytes | None = None
@@ -71,7 +74,7 @@ class LeaseRules:
 
 
 class LeaseReader:
-    """Reads the lease of a call."""
+    """Reader of the leases in the metadata of calls."""
 
     def __init__(self, rules: LeaseRules, worker_id: str) -> None:
         self._rules = rules
@@ -104,7 +107,7 @@ class LeaseReader:
         if rules.key is not None and not token.is_signed(rules.key, self._worker_id):
             raise LeaseInvalid(
                 "The lease was not signed for this worker with its key: "
-                "dispatcher and worker need the same one.",
+                "dispatcher and worker need the same key.",
                 worker_id=self._worker_id,
             )
         return Lease(token.slot, token.epoch, token.claims)

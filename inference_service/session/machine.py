@@ -131,7 +131,7 @@ class SessionMachine:
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
         self._max_duration_s: float | None = None
         self._idle_timeout_s: float | None = None
-        self._patience = 0.0  # while units are taken
+        self._patience = 0.0  # `patience` in the running phases
         self._enter(Phase.ATTACHING)
         self._outcome: SessionError | None = None
         self._ended = False
@@ -180,7 +180,7 @@ class SessionMachine:
     # ----------------------------------------------------------------- requests
 
     def expect_config(self, unit: int) -> None:
-        """Expect a config, which came as `unit`; its reader then calls `open`."""
+        """Note that a config came as `unit`; the caller reads it, and then calls `open`."""
         if self._configured:
             raise ConfigRepeated("The session is configured already; its config cannot change.")
         if unit != 0:
@@ -248,7 +248,7 @@ class SessionMachine:
         return unit
 
     def generate(self, number: int, run: Generate, now: float) -> None:
-        """Let a unit be run. Raises `UnitOutOfOrder` where units run automatically."""
+        """Request that a unit be run. Raises `UnitOutOfOrder` where units run automatically."""
         if not self.is_over:
             self._require_manual(Stream.GENERATE, number)
             if unit := self._units.admit(Stream.GENERATE, number, now):
@@ -256,7 +256,7 @@ class SessionMachine:
                 self._advance(now)
 
     def finalize(self, number: int, now: float, *, keep_last_token: bool = False) -> None:
-        """Let a unit be closed. Raises `UnitOutOfOrder` where units run automatically."""
+        """Request that a unit be closed. Raises `UnitOutOfOrder` where units run automatically."""
         if not self.is_over:
             self._require_manual(Stream.FINALIZE, number)
             if unit := self._units.admit(Stream.FINALIZE, number, now):
@@ -311,14 +311,14 @@ class SessionMachine:
                 self._effects.ready(event)
                 self._advance(now)
             case Progress() if self._phase is Phase.CONFIGURING:
-                self._since = now  # its prompt waits for its turn
+                self._since = now  # the prompt makes progress, or waits for other sessions
             case Progress():
                 self._units.progress(now)
             case SessionFailed():
                 self.fail(engine_error(event.reason, event.message, event.field), now)
             case _:
                 self._units.answer(event, now)
-                if self._units.wait_for_answers:
+                if self._units.answers_advance:
                     self._advance(now)
 
     def _advance(self, now: float) -> None:
@@ -383,7 +383,7 @@ class SessionMachine:
         """Enter a phase and set its timers, which count from `since` if the phase is new."""
         self._phase = phase
         self.patience = self._patience if phase in _RUNNING else 0.0
-        """Seconds that anything started now may take; 0 without a limit."""
+        """Shortest limit in seconds of anything that starts now; 0 outside the running phases."""
         self.is_over = phase in (Phase.CLOSING, Phase.CLOSED)
         """Whether the session accepts and answers nothing any more."""
         if since is not None:
@@ -403,8 +403,8 @@ class SessionMachine:
             self._enter(Phase.CLOSED)
             self._effects.clean()
             self._end()
-            # No method needs them now. They refer back to this object, and what the engine keeps of a session
-            # is large: it would wait for the garbage collector.
+            # Break the reference cycle, since no method needs these any more. The engine's state of a session
+            # is large, and would stay until the next garbage collection.
             self._engine = None
             del self._effects, self._units
 

@@ -23,8 +23,8 @@ class SlotTable:
     """The slots: a session with a lease gets the slot that the lease names, others get any free slot.
 
     With binding leases, the last `unleased` slots are for sessions without a lease, and the others for
-    sessions with one. A lease that is not binding gets another slot if its own is not free, however old it
-    is.
+    sessions with one. Without binding leases the epoch of a lease is not checked, and a session gets another
+    slot if that of its lease is not free.
     """
 
     def __init__(self, count: int, rules: LeaseRules | None = None) -> None:

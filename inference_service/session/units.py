@@ -29,7 +29,7 @@ class Stream(Enum):
     GENERATE = "Generate"
     FINALIZE = "Finalize"
 
-    # It is what several dictionaries go by for each message; the enumeration's own calls Python.
+    # Every message looks a stream up in several dictionaries, and Enum's own __hash__ runs Python code.
     __hash__ = object.__hash__
 
 
@@ -146,7 +146,7 @@ class Rewind:
 
 
 class Send(Protocol):
-    """Passes an answer on; the last answer of a step comes with its unit."""
+    """A function that passes an answer on; the last answer of a step comes with its unit."""
 
     def __call__(self, stream: Stream, answer: UnitAnswer, unit: Unit | None = None) -> None: ...
 
@@ -172,7 +172,7 @@ class Units:
         self._answered = dict.fromkeys(Stream, 0)  # the newest unit answered on each stream
         self._half_closed: set[Stream] = set()
         self._handing_on = 1  # the unit whose steps the engine gets next
-        self._rewinds: deque[tuple[int, Rewind]] = deque()  # each with the unit behind whose steps it stands
+        self._rewinds: deque[tuple[int, Rewind]] = deque()  # each with the unit that it follows
         self._rewinding = 0  # rewinds that the engine has not answered
         self._rewound_at = 0.0
         self._last: int | None = None  # the last unit that is served, once that is known
@@ -184,7 +184,7 @@ class Units:
     # ----------------------------------------------------------------- requests
 
     def admit(self, stream: Stream, number: int, now: float) -> Unit | None:
-        """Return the unit of a request on `stream`; None if the context is too full to hear it.
+        """Return the unit of a request on `stream`; None for a unit that came after the context was full.
 
         Raises `UnitOutOfOrder` for a gap, a repeat or a unit beyond the last, and `UnitWindow`.
         """
@@ -263,7 +263,7 @@ class Units:
         unit.refusal, self._refused = why, True
 
     def rewind(self, order: Rewind, now: float) -> None:
-        """Roll back after the units whose Generate has arrived; an impossible rewind is answered at once."""
+        """Queue a rewind behind the units whose Generate has arrived; answer an impossible one at once."""
         refusal = order.refusal
         if refusal is None and order.unit > self._answered[Stream.FINALIZE]:
             refusal = _no_rewind(f"unit: unit {order.unit} is not finalised")
@@ -360,10 +360,8 @@ class Units:
     # ------------------------------------------------------------------ questions
 
     @property
-    def wait_for_answers(self) -> bool:
-        """Whether the next answer of a unit has consequences: another answer to a refused unit, or
-        the end.
-        """
+    def answers_advance(self) -> bool:
+        """Whether an answer may lead to further steps: an answer to a refused unit, or the session's end."""
         return self._refused or self._last is not None
 
     @property

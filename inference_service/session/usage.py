@@ -1,6 +1,4 @@
-"""Token counts of each lease for the dispatcher that issued it: it may bill somebody other than the
-caller.
-"""
+"""Token counts of each lease, which the dispatcher that issued the lease reads with GetInfo."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -35,7 +35,7 @@ class OwnedSession(Protocol):
 
 
 class SessionOwner(Protocol):
-    """An engine that carries out orders on a thread of its own."""
+    """The engine of a session, which carries out orders on a thread of its own."""
 
     def order(self, session: Any, order: Order) -> None:
         """Queue an order for a session; an error in it counts as the session's."""

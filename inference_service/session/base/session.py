@@ -33,7 +33,7 @@ from inference_service.media.pool import Priority
 PROGRESS_S = 2.0
 """Seconds between progress events of a unit that takes long."""
 HELD_BACK_S = 0.02
-"""Seconds for which the event that a unit was heard waits, to be sent with the unit's first words."""
+"""Seconds for which the `Prefilled` event waits, to be sent with the unit's first words."""
 
 
 Prepared = TypeVar("Prepared")
@@ -46,7 +46,7 @@ thread.
 
 
 class Preprocessor(ABC, Generic[Prepared]):
-    """Turns the input of one session's units into what the engine works on, in their order.
+    """The preparation of a session's input: it turns the input of units, in order, into the engine's input.
 
     It runs outside the engine's thread, and touches nothing else of the session.
     """
@@ -93,12 +93,12 @@ class QueuedUnit(Generic[Prepared]):
 
 @dataclass(frozen=True)
 class RewindOrder:
-    """An order to remove the words after the given samples of a unit; None removes those of all samples."""
+    """An order to remove the words after `heard_samples` of a unit; None keeps the whole unit."""
 
     unit: int
     heard_samples: int | None
     after: int
-    """The unit that must be closed first; no later one has been decided."""
+    """The unit that must be closed first; no later unit has been run."""
     arrival: float = field(default_factory=time.monotonic)
 
 
@@ -123,8 +123,9 @@ class UnitQueue(Generic[Prepared]):
     def generate(
         self, number: int, force_listen: bool, overrides: UnitOverrides, at: float | None = None
     ) -> None:
-        """Allow the unit to be decided once it is heard; the order arrived at `at` monotonic
-        seconds, or now.
+        """Allow the model to run on the unit once it is heard.
+
+        `at` is the time of the order in monotonic seconds; None is now.
         """
         for unit in self._units:
             if unit.number == number:
@@ -148,7 +149,7 @@ class UnitQueue(Generic[Prepared]):
         self._cancelled_to = max(self._cancelled_to, number)
 
     def rewind(self, number: int, heard_samples: int | None) -> None:
-        """Remove later words once all units that may be decided are closed."""
+        """Queue a rewind behind all units that have an order to generate."""
         after = max((unit.number for unit in self._units if unit.overrides is not None), default=0)
         self.rewinds.append(RewindOrder(number, heard_samples, after))
 
@@ -208,11 +209,11 @@ class Run(Generic[Prepared]):
         return self.unit.number
 
     def begin_speech(self) -> None:
-        """Start the time that words wait for speech."""
+        """Start the timer of the speech head."""
         self.speaking_since = time.monotonic()
 
     def end_speech(self, spoken_at: float) -> None:
-        """End the speech head's work at `spoken_at`; the vocoder's ends now."""
+        """Add the time of the speech head, which ended at `spoken_at`, and of the vocoder, which ends now."""
         self.speech_s += spoken_at - self.speaking_since
         self.vocoder_s += time.monotonic() - spoken_at
 
@@ -331,7 +332,7 @@ class Session(ABC, Generic[Prepared]):
     def holds_back(self, now: float) -> bool:
         """Return whether its events wait for those of the next ticks, so that the caller is woken once.
 
-        The event that a unit was heard waits in this way for the unit's first words.
+        Only the `Prefilled` event of a unit waits, for the unit's first words.
         """
         if self.stage is not Stage.DECODE or self.to_feed is None:
             return False
@@ -342,19 +343,19 @@ class Session(ABC, Generic[Prepared]):
         return now - self._held_since < HELD_BACK_S
 
     def take_events(self, now: float) -> list[Event]:
-        """Return the events since the last call; to the caller they are a sign of progress."""
+        """Return the events since the last call; they count as progress."""
         events, self.events, self._held_since = self.events, [], None
         self._told = now
         return events
 
     def may_tell(self, now: float) -> bool:
-        """Whether the session has sent no event for a while."""
+        """Return whether the session has sent no event for `PROGRESS_S`."""
         return now - self._told >= PROGRESS_S
 
     def tell_progress(self, now: float) -> None:
-        """Report progress once in `PROGRESS_S` while ticks are made and this session has work.
+        """Report progress once in `PROGRESS_S` while the engine ticks and this session has work.
 
-        A session that waits for its turn reports progress too. Unit 0 stands for the prompt.
+        A queued session reports progress too. Unit 0 stands for the prompt.
         """
         if self.may_tell(now):
             self._told = now
@@ -391,9 +392,9 @@ class Session(ABC, Generic[Prepared]):
 
     @property
     def clip_rows(self) -> int:
-        """Embeddings of the sound in the next portion, beyond the one second that every unit has.
+        """Audio embeddings of the next portion, which count against the tick's limit for non-urgent sessions.
 
-        A replayed unit has no others.
+        A live unit of a conversation counts none, and a replayed one all of its audio.
         """
         return 0
 
@@ -406,7 +407,7 @@ class Session(ABC, Generic[Prepared]):
 
     @property
     def wants_decision(self) -> bool:
-        """Whether the pending logits may be turned into a decision now."""
+        """Whether the next token may be decided now, from the hidden state of the last row."""
         first = self.queue.first
         if self.stage is Stage.HEARD:
             return first is not None and first.overrides is not None
@@ -430,7 +431,7 @@ class Session(ABC, Generic[Prepared]):
 
     def rewind(self) -> None:
         """Carry out the next rewind."""
-        raise TypeError("This kind of session cannot go back.")
+        raise TypeError("This kind of session cannot rewind.")
 
     @abstractmethod
     def refuse_unit(self) -> bool:
@@ -439,8 +440,9 @@ class Session(ABC, Generic[Prepared]):
         """
 
     def take(self, count: int, hidden: Tensor | None) -> None:
-        """Take the result of a forward of `count` rows, at most those that wait.\n\n`hidden` [hidden] belongs
-        to the last row; None if that is not finite.
+        """Take the result of a forward of `count` rows, at most those that wait.
+
+        `hidden` [hidden] belongs to the last row; None if it is not finite.
         """
         assert self.to_feed is not None
         if hidden is None:
@@ -506,7 +508,7 @@ class Session(ABC, Generic[Prepared]):
         self.events.append(failure)
 
     def leave(self) -> None:
-        """Release the session's memory on the device outside its slot."""
+        """Release the session's device memory outside its slot."""
         self.to_feed = self.last_hidden = self.preparing = None
         self.seen = []
 
@@ -522,24 +524,26 @@ class SessionKind(ABC, Generic[S]):
         """Return a session in a slot that is clean. Any thread may call this."""
 
     def rows_of(self, system_prompt: str) -> Iterable[Rows]:
-        """Yield every beginning of a context that this system prompt alone decides; none for kinds without
-        one.
+        """Yield the rows of every context prefix that depends on this system prompt alone.
+
+        Kinds without a system prompt yield none.
         """
         return ()
 
     def prepare(self, session: S) -> Iterator[None]:
-        """Do what `start` needs and what takes long, in portions; nothing for most kinds."""
+        """Do long work that `start` depends on, in portions; most kinds have none."""
         return iter(())
 
     @abstractmethod
     def start(self, session: S) -> SessionFailed | None:
-        """Begin the session's context; the refusal if its settings do not fit this model."""
+        """Begin the session's context; return the refusal of settings that do not fit this model."""
 
     @abstractmethod
     def hear(self, sessions: Sequence[S]) -> None:
         """Give each session the embeddings of its next unit to feed; its pictures have been encoded.
 
-        If it raises, no session has moved, except those that got theirs and the one to `blame`.
+        If it raises, only the sessions that already got their embeddings, and the one named by `blame`, have
+        changed.
         """
 
 

@@ -22,13 +22,13 @@ class CallOwner(Protocol):
     def may_read(self, stream: Stream) -> bool:
         """Return whether a request of `stream` may be handled now."""
 
-    def may_obey(self, stream: Stream, request: Message) -> bool:
+    def may_handle(self, stream: Stream, request: Message) -> bool:
         """Return whether `request`, which was read, may be handled now."""
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """Return a large request, decoded outside the event loop. Raises `PayloadInvalid`."""
+        """Return a large request and what was made of it, decoded in a thread. Raises `PayloadInvalid`."""
 
-    def obey(self, stream: Stream, request: Message, made: Made | None) -> None:
+    def handle(self, stream: Stream, request: Message, made: Made | None) -> None:
         """Handle a request."""
 
     def half_close(self, stream: Stream) -> None:
@@ -58,7 +58,7 @@ class SessionCall(Handler):
         self._parse = requests.REQUESTS[stream].FromString
         self._decoding: asyncio.Task[None] | None = None
         self._next: tuple[Message, Made | None] | None = None
-        """The last request that was read, while it may not be handled yet."""
+        """A request that was read and may not be handled yet; None if there is none."""
 
     def go_on(self) -> None:
         """Read and handle requests again, if nothing holds them back any more."""
@@ -66,10 +66,10 @@ class SessionCall(Handler):
             return
         if self._next is not None:
             request, made = self._next
-            if not self._session.may_obey(self._stream, request):
+            if not self._session.may_handle(self._stream, request):
                 return
             self._next = None
-            self._session.obey(self._stream, request, made)
+            self._session.handle(self._stream, request, made)
         if self._session.may_read(self._stream):
             self._call.resume()
 
@@ -85,7 +85,7 @@ class SessionCall(Handler):
         except PayloadInvalid as error:
             self._session.fail(error.with_traceback(None))
             return
-        self._obey(request, None)
+        self._handle(request, None)
 
     async def _decode(self, data: bytes) -> None:
         try:
@@ -95,15 +95,15 @@ class SessionCall(Handler):
             return
         finally:
             self._decoding = None
-        self._obey(request, made)
+        self._handle(request, made)
         self.go_on()
 
-    def _obey(self, request: Message, made: Made | None) -> None:
-        if not self._session.may_obey(self._stream, request):
+    def _handle(self, request: Message, made: Made | None) -> None:
+        if not self._session.may_handle(self._stream, request):
             self._next = (request, made)
             self._call.hold()
             return
-        self._session.obey(self._stream, request, made)
+        self._session.handle(self._stream, request, made)
         if not self._session.may_read(self._stream):
             self._call.hold()
 

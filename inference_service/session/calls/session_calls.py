@@ -52,7 +52,7 @@ SETTLE_S: Final = 0.25
 
 
 class SessionCalls:
-    """Runs one session. `on_closed` is called once, when its slot is free again."""
+    """One session with its three calls. `on_closed` is called once, when its slot is free again."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SessionCalls:
         )
         self._fields = SessionFields(session_id, worker_id=backend.worker_id)
         self._outboxes: dict[Stream, Outbox[Any]] = {
-            Stream.GENERATE: Outbox(backend.clock, replies.absorb),  # what is waited for leaves first
+            Stream.GENERATE: Outbox(backend.clock, replies.absorb),  # flushed first
             Stream.PREFILL: Outbox(backend.clock),
             Stream.FINALIZE: Outbox(backend.clock),
         }
@@ -112,15 +112,15 @@ class SessionCalls:
 
     def go_away(self, time_left_s: float, reason: str) -> None:
         """Announce the end of the session."""
-        self._rule(lambda _: self.session.go_away(GoAway(time_left_s, reason)))
+        self._apply(lambda _: self.session.go_away(GoAway(time_left_s, reason)))
 
     def fail(self, error: SessionError) -> None:
         """End the session with `error` once the engine has cleaned up."""
-        self._rule(self.session.fail, error)
+        self._apply(self.session.fail, error)
 
     def abandon(self, error: SessionError) -> None:
         """End the session with `error` at once, because the engine is gone."""
-        self._rule(self.session.abandon, error)
+        self._apply(self.session.abandon, error)
 
     def in_tick(self, unit: int, tick: int) -> SpanContext | None:
         """Return the span context to which the span of a tick links for `unit`; None if it is not sampled."""
@@ -132,26 +132,26 @@ class SessionCalls:
         call.take(served, (METADATA_WORKER_ID, self._backend.worker_id))
         self._outboxes[stream].open(served)
         if self.session.is_attached:
-            for each in list(self._calls.values()):  # what one of them has sent may end all
+            for each in list(self._calls.values()):  # a request on one call may end all calls
                 each.go_on()
 
     # ------------------------------------------------------------------ the calls
 
     def may_read(self, stream: Stream) -> bool:
-        """Return whether a request of `stream` may be handled now; input waits while answers do."""
+        """Return whether a request of `stream` may be handled now. Prefill waits while an outbox is full."""
         if self.session.is_over or not self.session.is_attached:
             return False
         return stream is not Stream.PREFILL or not any(box.is_full for box in self._outboxes.values())
 
-    def may_obey(self, stream: Stream, request: Message) -> bool:
+    def may_handle(self, stream: Stream, request: Message) -> bool:
         """Return whether `request` may be handled now: the valid settings of a unit depend on the mode."""
         return stream is not Stream.GENERATE or self._is_configured or _is_cancel(request)
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """Return a large request, decoded outside the event loop. Raises `PayloadInvalid`."""
+        """Return a large request and what was made of it, decoded in a thread. Raises `PayloadInvalid`."""
         return await self._backend.decoder.read(stream, data, self._made)
 
-    def obey(self, stream: Stream, request: Any, made: Made | None) -> None:
+    def handle(self, stream: Stream, request: Any, made: Made | None) -> None:
         """Handle a request."""
         if self.session.is_over:
             return
@@ -165,14 +165,14 @@ class SessionCalls:
                 case Stream.FINALIZE:
                     self.session.finalize(request.unit, now, keep_last_token=request.keep_last_token)
         except Exception as error:
-            self._broken(error, now)
+            self._fail_after(error, now)
         finally:
             session_log.reset(token)
         self._settle(now)
 
     def half_close(self, stream: Stream) -> None:
         """Handle the half-close of `stream`."""
-        self._rule(self.session.half_close, stream)
+        self._apply(self.session.half_close, stream)
 
     def give_up(self, stream: Stream) -> None:
         """Give up because the caller has gone, or because gRPC refused a message that was too large."""
@@ -257,18 +257,18 @@ class SessionCalls:
     def _generate(self, request: pb.GenerateRequest, now: float) -> None:
         match request.WhichOneof("action"):
             case "run":
-                assert self._plan is not None, "nothing is generated before the config"
+                assert self._plan is not None, "no unit is run before the config"
                 run = requests.generate(request.run, self._plan.setup, self._backend.info)
                 self.session.generate(request.unit, run, now)
             case "cancel":
                 self.session.cancel(request.unit)
             case "rewind":
-                assert self._plan is not None, "nothing is taken back before the config"
+                assert self._plan is not None, "no unit is rewound before the config"
                 self.session.rewind(requests.rewind(request, self._plan.setup), now)
             case _:
                 raise PayloadInvalid(BadField("action", "must be `run`, `cancel` or `rewind`"))
 
-    # ------------------------------------------------- what the session acts upon
+    # --------------------------------------------------- effects of the session
 
     def open(self, setup: SessionSetup) -> EngineSession:
         """Open the engine session; implements `SessionEffects.open`."""
@@ -322,7 +322,7 @@ class SessionCalls:
             self._prefilled = None
 
     def _tell(self, stream: Stream, answer: LastAnswer, unit: Unit) -> None:
-        """Report to the observers that a step is over."""
+        """Report a finished step to spans, metrics and admission control."""
         if self._trace is not None:
             self._trace.answered(unit, stream, answer)
         match answer:
@@ -339,7 +339,7 @@ class SessionCalls:
                 self._backend.metrics.finalized(unit.answered_at[Stream.FINALIZE] - began)
 
     def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
-        """Note that the slot is being cleaned: it belongs to no session."""
+        """Note that the session is over and its slot is being cleaned."""
         self._over_at = self._backend.clock()
         if self._trace is not None:
             self._trace.cut(units, error, self._over_at)
@@ -377,21 +377,21 @@ class SessionCalls:
             try:
                 self.session.event(event, now)
             except Exception as error:
-                self._broken(error, now)
+                self._fail_after(error, now)
         self._settle(now)
 
-    def _rule(self, step: Callable[..., None], *given: Any) -> None:
+    def _apply(self, step: Callable[..., None], *given: Any) -> None:
         """Call a step of the state machine with the current time."""
         token, now = session_log.set(self._fields), self._backend.clock()
         try:
             step(*given, now)
         except Exception as error:
-            self._broken(error, now)
+            self._fail_after(error, now)
         finally:
             session_log.reset(token)
         self._settle(now)
 
-    def _broken(self, error: Exception, now: float) -> None:
+    def _fail_after(self, error: Exception, now: float) -> None:
         """End only this session: with its error for a broken rule, with INTERNAL for a bug."""
         if not isinstance(error, SessionError):
             logger.error("session failed", exc_info=error)
@@ -416,24 +416,24 @@ class SessionCalls:
         if deadline is not None:
             self._wake_by(deadline, now)
         elif self.session.is_over and not self._calls:
-            self._rest()
+            self._disarm()
 
     def _wake_by(self, when: float, now: float) -> None:
         if when < self._due:
-            self._rest()
+            self._disarm()
             self._due = when
             self._timer = asyncio.get_running_loop().call_later(max(0.0, when - now), self._expire)
 
-    def _rest(self) -> None:
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._due = None, math.inf
 
     def _expire(self) -> None:
         due = self._due
-        self._rest()
+        self._disarm()
         now, patience = self._backend.clock(), self._backend.limits.unit_s
-        self._rule(self.session.expire)
+        self._apply(self.session.expire)
         for stream, outbox in self._outboxes.items():
             since = outbox.writing_since
             if since is None:
@@ -441,7 +441,7 @@ class SessionCalls:
             if since + patience > now:
                 self._wake_by(since + patience, now)
                 continue
-            if now > due + SETTLE_S:  # this process stood still, and does not know yet what left meanwhile
+            if now > due + SETTLE_S:  # the process was paused, and some writes may have finished
                 self._wake_by(now + SETTLE_S, now)
                 continue
             error = UnitTimeout(f"The caller did not read {stream.value} for {patience:g} s.")
@@ -449,7 +449,7 @@ class SessionCalls:
                 self._calls.pop(stream).cut(self._outcome or error)
             else:
                 self.fail(error)
-                self._wake_by(now + patience, now)  # to read this, and then
+                self._wake_by(now + patience, now)  # time to read the error, before the cut
 
 
 def _is_cancel(request: Message) -> bool:
@@ -459,15 +459,15 @@ def _is_cancel(request: Message) -> bool:
 def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
     """Return the `deliver` of an engine whose callers live on `loop`."""
 
-    def hand_out(told: list[tuple[Callable[[Any], None], Any]]) -> None:
-        for to, what in told:
+    def hand_out(deliveries: list[tuple[Callable[[Any], None], Any]]) -> None:
+        for receive, payload in deliveries:
             try:
-                to(what)
+                receive(payload)
             except Exception:  # must not cost other sessions their events
                 logger.exception("an event of the engine was lost")
 
-    def deliver(told: list[tuple[Callable[[Any], None], Any]]) -> None:
+    def deliver(deliveries: list[tuple[Callable[[Any], None], Any]]) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(hand_out, told)
+            loop.call_soon_threadsafe(hand_out, deliveries)
 
     return deliver

@@ -27,11 +27,11 @@ class Answer:
         text only.
         """
         self.tokens: list[int] = []
-        """The answer's tokens, without the one that ends it."""
+        """The answer's tokens, without the token that ends it."""
         self.released = 0
-        """Tokens that are known to be text, or known not to be."""
+        """Number of tokens that are known to be text, or known not to be."""
         self.announced = 0
-        """Tokens that were sent with their text, or before text that was."""
+        """Tokens that were sent: with their own text, or with that of a later token."""
         self.reader = reader
         self._unit = unit
         self._template = template
@@ -44,9 +44,9 @@ class Answer:
         self._shown = 0
         """Characters that were sent or skipped."""
         self._unsaid: set[int] = set()
-        """Places of the tokens that are not text, or whose characters are not all text."""
+        """Indices of the tokens that are not text, or whose characters are not all text."""
         self._ending: set[int] = set()
-        """Places of the text tokens that end in white space that is not text."""
+        """Indices of the text tokens that end in white space that is not text."""
 
     @property
     def is_stopped(self) -> bool:

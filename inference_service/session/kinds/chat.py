@@ -47,7 +47,7 @@ POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for thi
 
 @dataclass
 class ChatRun(Run[Prompt]):
-    """The turn being answered."""
+    """The running turn of a chat."""
 
     _: KW_ONLY
     sampling: Sampling
@@ -154,7 +154,7 @@ class ChatSession(Session[Prompt]):
             self._heard()
 
     def go_on(self) -> None:
-        """Continue after the last decided token is in the context."""
+        """Continue once the last decided token is in the context; spoken chats speak here."""
 
     def _heard(self) -> None:
         self.events.append(self.run.prefilled(self.context.tokens))
@@ -209,7 +209,7 @@ class ChatSession(Session[Prompt]):
         run.sampled = len(begun)
         for token in begun:
             for _ in run.answer.add(token):
-                pass  # it was told
+                pass  # the other session has sent this piece
         if run.answer.is_stopped:
             self._complete(Finish.STOP)
         elif run.answer.problem:
@@ -309,7 +309,7 @@ class ChatSession(Session[Prompt]):
         self.finish(End.FAILED)
 
     def close(self, token: int | None) -> int | None:
-        """End the text of the answer; see `_complete`."""
+        """End the text of the answer; return `token` if it must be fed, else None."""
         self.finish(End.TURN)
         return None
 

@@ -29,7 +29,7 @@ from inference_service.models.tokenizer import Tokenizer
 Pcm = NDArray[np.float32]
 
 ROWS_PER_SECOND = 10
-"""Embeddings of the language model for a second of sound."""
+"""Embeddings of the language model for a second of audio."""
 
 SLICE_MARKS = 2
 """Marks round a slice of a picture."""
@@ -93,7 +93,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Sound:
-    """A part of a clip that one call of `Ear.listen` takes; `begins` for its first one."""
+    """A part of a clip that one call of `Ear.listen` takes; `begins` marks the first part."""
 
     features: Tensor
     seconds: float
@@ -106,7 +106,7 @@ class Sound:
 
 
 class Senses(Protocol):
-    """Turns pictures and sound into arrays. Holds no state of a session."""
+    """The preprocessing of pictures and sound into arrays. It holds no state of a session."""
 
     def hearing(self) -> Hearing:
         """Return the feature extraction of a new session."""
@@ -138,7 +138,7 @@ class Senses(Protocol):
 
 
 class VoicePrompts(Protocol):
-    """Makes the vocoder's prompts of voices."""
+    """The maker of the vocoder's prompts of voices."""
 
     def prompt(self, reference: VoiceReference, salt: bytes = b"") -> Any:
         """Return the prompt of a session; may take long. None is the model's own voice.
@@ -152,7 +152,7 @@ class VoicePrompts(Protocol):
 
 
 class Ear(Protocol):
-    """Encodes sound into embeddings of the language model."""
+    """The audio encoder: from sound to embeddings of the language model."""
 
     def initial_state(self) -> Any:
         """Return the state of a new stream."""
@@ -172,7 +172,7 @@ class Ear(Protocol):
 
 
 class Eye(Protocol):
-    """Encodes slices of pictures into embeddings of the language model."""
+    """The vision encoder: from slices of pictures to embeddings of the language model."""
 
     def see(self, slices: list[Any]) -> list[Tensor]:
         """Return embeddings [queries, hidden] of each slice."""
@@ -204,7 +204,7 @@ class SpeakingSession(ABC):
 
 
 VOICES_AT_ONCE = 8
-"""Streams in one call of a mouth: more of them gain no time, and each takes memory."""
+"""Limit of streams in one call of a mouth: larger batches save no time, and each stream takes memory."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class SpeechCodes:
 
 
 class Mouth(Protocol):
-    """Decodes speech codes into sound."""
+    """The vocoder: from speech codes to sound."""
 
     def initial_state(self, voice: Any, seed: int) -> Any:
         """Return the `MouthState` of a session. `voice` comes from `VoicePrompts`; None is the
@@ -241,7 +241,7 @@ class Mouth(Protocol):
 class DuplexPrompt:
     """The beginning of a context before the first unit: ids, a reference voice, and ids.
 
-    A window with memory writes it before `after`.
+    A window of mode CONTEXT inserts the text of dropped units before `after`.
     """
 
     before: list[int]
@@ -254,7 +254,7 @@ Interject = Callable[[StandaloneText], list[int]]
 
 
 class DuplexPrompts(Protocol):
-    """Makes the prompts of duplex sessions."""
+    """The maker of the prompts of duplex sessions."""
 
     def prompt(self, system_prompt: str, *, hears_voice: bool) -> DuplexPrompt:
         """Return the prompt; `hears_voice` if the language model gets reference audio."""

@@ -46,7 +46,7 @@ _MARKS = 2
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 _MISMATCHED = Failure(
     Reason.PARAMS_INVALID,
-    "recorded: the sampled ids and speech codes do not lead to the end that the record tells.",
+    "recorded: the sampled ids and speech codes do not lead to the end in the record.",
     "recorded",
 )
 _NO_WORDS = Failure(Reason.PARAMS_INVALID, "recorded.word_ids must be ids of text.", "recorded.word_ids")
@@ -57,7 +57,7 @@ MAX_CHARACTERS = 28
 
 @dataclass(frozen=True)
 class PreparedInput:
-    """One second of input: sound for the ear or None, and pictures, oldest first; its text is read first."""
+    """One second of input: text, which is read first, pictures, oldest first, and sound or None."""
 
     heard: Tensor | None
     pictures: tuple[View, ...] = ()
@@ -72,7 +72,7 @@ class PreparedInput:
 
 @dataclass
 class DuplexRun(Run[PreparedInput]):
-    """The duplex unit being worked on."""
+    """The running duplex unit."""
 
     settings: DuplexSettings
     ear_before: Any
@@ -111,7 +111,7 @@ class DuplexRun(Run[PreparedInput]):
 
     @property
     def is_replayed_to_cancel(self) -> bool:
-        """Whether its record ends here because the unit was cancelled here."""
+        """Whether a replayed unit has come to the place at which the recorded unit was cancelled."""
         recorded = self.recorded
         if recorded is None or recorded.end is not End.CANCELLED or self._has_recorded_ids:
             return False
@@ -127,7 +127,7 @@ class DuplexRun(Run[PreparedInput]):
         return recorded.sampled[len(self.drawn_ids)] if recorded and self._has_recorded_ids else None
 
     def leads_to(self, end: End, *, speaks: bool) -> bool:
-        """Return whether the text's end matches the record; `speaks` if words may be spoken."""
+        """Return whether the end of the text matches the record; `speaks` says whether speech may follow."""
         recorded = self.recorded
         if recorded is None:
             return True
@@ -148,7 +148,7 @@ class DuplexRun(Run[PreparedInput]):
 
     @property
     def opens_turn(self) -> bool:
-        """Whether the first token must be that the model speaks."""
+        """Whether the next token must be the one with which the model speaks."""
         return self.steps == 0 and self.unit.input is not None and self.unit.input.opens_turn
 
     @property
@@ -197,8 +197,9 @@ class DuplexRun(Run[PreparedInput]):
         return Piece(self.number, tokenizer.decode(list(ids)), ids)
 
     def speech(self, state: SpeechState, like: Tensor) -> SpeechJob:
-        """Return the unit's speech job; one without words continues earlier words. `like` is any hidden
-        state.
+        """Return the unit's speech job; without words it continues the speech of earlier words.
+
+        `like` is any hidden state [hidden], for the dtype and the device.
         """
         if self.job is None:
             self.job = SpeechJob(
@@ -246,7 +247,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
     turn_units: int = 0
     """Closed units of the open turn."""
     rest: int = 0
-    """Units that must still be listened to after a turn that was ended by force."""
+    """Number of units that must still listen after a turn that its bound has ended."""
     heard_units: int = 0
     going_back: RestorePoint | None = None
     """The restore point of stage REWIND."""
@@ -393,26 +394,26 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         self.stage = Stage.HEARD
 
     def begin_generate(self) -> bool:
-        """Apply the unit's orders; False if it ends without the model: failed, cancelled or forced."""
+        """Apply the unit's orders; return False if it ends without the model: failed, cancelled or forced."""
         run = self._run
         run.begin(self.context.free - _TERMINATORS)
         if run.failure is not None:
             self._finish(None, run.end)
         elif run.unit.rejection is not None:
             run.failure = run.unit.rejection
-            self._hush()
+            self._reset_voice()
             self._finish(self._special.chunk_eos, End.FAILED)
         elif self._is_cancelled:
             self._cancel()
-        elif self._listens_unasked():
+        elif self._listens_without_decision():
             self.rest = max(0, self.rest - 1)
             self._listen()
         else:
             self.stage = Stage.DECODE
         return self.stage is Stage.DECODE
 
-    def _listens_unasked(self) -> bool:
-        """Whether the running unit listens without a decision, by rule or by its record."""
+    def _listens_without_decision(self) -> bool:
+        """Return whether the running unit listens without a decision, by rule or by its record."""
         recorded = self._run.recorded
         if recorded is None:
             return self._must_listen(self.heard_units, self._run.settings)
@@ -430,7 +431,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         if self.turn_open:
             self.context.pending.append(self._special.turn_eos)
             self.turn_open = False
-            self._hush(forgets_speech=not self.reference_quirks)
+            self._reset_voice(forgets_speech=not self.reference_quirks)
         self._finish(self._special.listen, End.LISTEN)
 
     def foresee(self) -> Draw | None:
@@ -455,7 +456,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         return self.sampler.draw(self._run.settings, self._run.noise)
 
     def _replay(self) -> None:
-        """Decide by the record."""
+        """Decide the next token by the record."""
         sampled = self._run.next_recorded()
         if sampled is None or sampled in self.forbidden_ids:
             self._refuse_record()
@@ -463,7 +464,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
             self.feed(token)
 
     def _refuse_record(self) -> None:
-        """Fail the unit without a trace, because its record contradicts the rules of a unit."""
+        """Fail the unit and undo it, because its record contradicts the rules of a unit."""
         run = self._run
         self.context.rewind()
         self.ear, self.turn_open, self.rest = run.ear_before, run.turn_was_open, run.rest_before
@@ -487,7 +488,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
             token = self._special.speak
         elif token == self._special.listen and self.turn_open:
             token = self._special.tts_bos
-        token = self._yielding(token)
+        token = self._within_turn_bound(token)
         if token in self._special.terminators:
             self._text_complete(token, Finish.EOS)
         elif run.is_too_long_with(token, self.tokenizer):
@@ -496,7 +497,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
             return token
         return None
 
-    def _yielding(self, token: int) -> int:
+    def _within_turn_bound(self, token: int) -> int:
         """Return the decided token; in the last unit of a bounded turn, a token that ends the unit ends the
         turn instead.
         """
@@ -559,11 +560,11 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
             if run.recorded is None:
                 self.events.append(Piece(run.number, audio=audio.numpy()))
         if run.turn_ended or run.failure is not None:
-            self._hush()
+            self._reset_voice()
         self._finish(run.terminator, run.end)
 
-    def _hush(self, *, forgets_speech: bool = True) -> None:
-        """Reset the voice for the next words."""
+    def _reset_voice(self, *, forgets_speech: bool = True) -> None:
+        """Reset speech head and vocoder for the next words."""
         if forgets_speech:
             self.speech.end_turn()
         if self.mouth is not None:
@@ -571,17 +572,17 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
 
     def _cancel(self) -> None:
         """Cancel a heard unit: the fed tokens stay in the context, and the turn stays as they left it."""
-        self._hush()
+        self._reset_voice()
         self._finish(self._special.chunk_eos, End.CANCELLED)
 
     def poisoned(self) -> None:
-        """Fail the unit without a trace, so that the session can go on."""
+        """Fail the unit and undo it, so that the session can go on; fail the session outside units."""
         self.to_feed = None
         if self.stage is Stage.PROMPT:
             self.events.append(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
             return
         if self.stage is Stage.REWIND:
-            self.fail(SessionFailed("INFERENCE_FAILED", "The model cannot hear again what it heard."))
+            self.fail(SessionFailed("INFERENCE_FAILED", "The model could not rebuild the context to rewind."))
             return
         self.context.rewind()
         self.ear, self.turn_open = self._run.ear_before, self._run.turn_was_open
@@ -614,7 +615,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         run = self._run
         if run.job is not None and run.job.poisoned:
             return None
-        # A rejected unit is heard and says nothing, as a cancelled one.
+        # A rejected unit has input and no output, like a cancelled unit.
         end = End.CANCELLED if end is End.FAILED else end
         is_said = run.job is not None and run.job.sound is not None
         codes = tuple(run.job.codes) if run.job is not None and is_said else ()
@@ -649,7 +650,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         self.running = None
         self.stage = Stage.IDLE
 
-    # ------------------------------------------------------------------------------------------- going back
+    # ---------------------------------------------------------------------------------------------- rewind
 
     @property
     def wants_decision(self) -> bool:
@@ -660,7 +661,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         return self.queue.may_rewind and self.stage in (Stage.IDLE, Stage.HEARD)
 
     def rewind(self) -> None:
-        """Remove unheard words from the context, and nothing else: see `Past.way_back`."""
+        """Remove words that the user has not heard from the context, and nothing else."""
         order = self.queue.rewinds[0]
         way = self._past.way_back(order.unit, order.heard_samples)
         if not isinstance(way, RestorePoint):
@@ -671,7 +672,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
             self.context.rewind()
         first = self._past.go_back(way)
         self.context.take_back(way.index, first.length, way.closing)
-        self._hush()
+        self._reset_voice()
         self.turn_open, self.turn_units, self.rest = False, 0, 0
         assert first.decided is not None
         self.sampler.history = first.decided
@@ -689,7 +690,7 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         self.to_feed = Rows.join(parts[:-1])
 
     def _gone_back(self) -> None:
-        """Restore the context to its state before the words; units that were heard are fed again."""
+        """Complete a rewind, once the units after its restore point were fed again."""
         way, run = self.going_back, self.running
         assert way is not None
         if way.again:

@@ -47,19 +47,19 @@ from inference_service.session.kinds.duplex import DuplexSession, PreparedInput
 from inference_service.session.kinds.reference_voice import ReferenceVoice
 
 _MEMORY_MARKER = "\n\nprevious: "
-"""Precedes the words of the units that the window dropped."""
+"""Text before the words of the units that the window dropped."""
 
 
 MOST_TEXT = 2048
 """Limit of text tokens in one unit."""
 MOST_WORDS = 24
-"""Limit of recognised word tokens in one unit; more are left out."""
+"""Limit of recognised word tokens in one unit; an utterance with more of them adds none."""
 _LATE_S = 0.2
 """Seconds of waiting after which a unit is prepared without recognised words."""
 
 
 class DuplexPreprocessor(Preprocessor[PreparedInput]):
-    """Prepares units in order: it extracts features of sound, cuts up pictures, and tokenizes text."""
+    """The preparation of units in order: features of sound, slices of pictures, tokens of texts."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class DuplexPreprocessor(Preprocessor[PreparedInput]):
         self.voice = voice
 
     def priority(self, content: Content | None) -> Priority | None:
-        """Feed the sound of a unit to the recogniser; a unit that ends an utterance waits for its words.
+        """Feed the sound of a unit to the recogniser, and return the priority of the unit.
 
-        The caller of `prefill` calls it once for each unit, in order.
+        A unit that ends an utterance waits for the words. `prefill` calls this once for each unit, in order.
         """
         if content is None:
             return self.voice.priority
@@ -108,7 +108,7 @@ class DuplexPreprocessor(Preprocessor[PreparedInput]):
         self.prompt()
 
     def prompt(self) -> DuplexPrompt:
-        """Return the session's prompt; render it if that has not happened."""
+        """Return the session's prompt; the first call renders it."""
         if self._prompt is None:
             assert self._write is not None
             self._prompt = self._write(bool(self.voice.heard))
@@ -230,8 +230,7 @@ class DuplexKind(SessionKind[DuplexSession]):
         )
 
     def rows_of(self, system_prompt: str) -> Iterator[Rows]:
-        """Yield the rows of a system prompt with the operator's own voice, where the model hears one, and
-        without."""
+        """Yield the rows of a system prompt without a voice, and with the operator's voice if any."""
         components = self._components
         prompt = components.duplex_prompts.prompt(system_prompt, hears_voice=False)
         yield Rows.of_ids([*prompt.before, *prompt.after])
@@ -302,7 +301,7 @@ class DuplexKind(SessionKind[DuplexSession]):
                 session.start_unit(session.context.carry(), seen, audio, ear)
 
     def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Rows, Any]]:
-        """Return by slot the rows of the second, and the ear's state after it."""
+        """Return by slot the embeddings of the second, and the ear's state after it."""
         if not hearing:
             return {}
         features = upload(self._runtime.device, *(features.numpy() for _, features in hearing))

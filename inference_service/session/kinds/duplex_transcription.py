@@ -33,13 +33,13 @@ from inference_service.session.kinds.transcription import (
 FRAMES = SAMPLE_RATE // HOP
 """Mel frames of a second."""
 MOST_TOKENS = 48
-"""Limit of text tokens for one second: nobody speaks more."""
+"""Limit of text tokens for one second, above the fastest speech."""
 _MARKS = 3
 """`<unit>`, `<|chunk_eos|>` and `</unit>`."""
 
 
 class DuplexTranscriptionPreprocessor(Preprocessor[ChunkFeatures]):
-    """Gathers chunks of any length into whole seconds.
+    """The preparation of chunks of any length: it cuts them into whole seconds.
 
     It fills up the last second of an utterance with silence, and adds one second of silence.
     """
@@ -85,7 +85,7 @@ class DuplexTranscription(TranscriptionSession):
     prompt: list[int]
     second_tokens: int
     """Embeddings of one second of audio."""
-    deaf: AudioState
+    initial_ear: AudioState
     """The encoder's state at the start of a stream."""
     ear: AudioState
     ear_before: AudioState
@@ -95,7 +95,7 @@ class DuplexTranscription(TranscriptionSession):
 
     def restart(self) -> None:
         self.context.restart()
-        self.ear = self.deaf
+        self.ear = self.initial_ear
 
     @property
     def longest_second(self) -> int:
@@ -185,7 +185,7 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
 
     def open(self, session_id: str, slot: int, setup: TranscribeSetup, sink: Sink) -> DuplexTranscription:
         info = self._runtime.info
-        deaf = self._encoder.initial_state()
+        initial_ear = self._encoder.initial_state()
         return DuplexTranscription(
             session_id,
             slot,
@@ -199,9 +199,9 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
             forbidden=self._forbidden,
             prompt=self._prompt,
             second_tokens=self._second_tokens,
-            deaf=deaf,
-            ear=deaf,
-            ear_before=deaf,
+            initial_ear=initial_ear,
+            ear=initial_ear,
+            ear_before=initial_ear,
         )
 
     def start(self, session: DuplexTranscription) -> SessionFailed | None:

@@ -117,4 +117,4 @@ class Past:
 
 
 def _lost(unit: int, why: str) -> Failure:
-    return Failure(Reason.PARAMS_INVALID, f"unit: nothing can be taken back to unit {unit}: {why}.", "unit")
+    return Failure(Reason.PARAMS_INVALID, f"unit: cannot rewind to unit {unit}: {why}.", "unit")

@@ -1,4 +1,4 @@
-"""Rendering of chat messages into the prompt that the engine feeds, on the media thread."""
+"""Rendering of chat messages into the prompt that the engine feeds; the media thread does it."""
 
 import logging
 import math
@@ -145,7 +145,7 @@ class Prompt:
 
 
 class ChatPreprocessor(Preprocessor[Prompt]):
-    """Renders conversations with the model's chat template, and decodes their media."""
+    """The preparation of conversations: the model's chat template, and decoding of media."""
 
     def __init__(self, dialogue: Dialogue, system_prompt: str, voice: ReferenceVoice | None = None) -> None:
         self._dialogue = dialogue
@@ -177,7 +177,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         passages = list(self._passages(content, rendered, iter(media)))
         slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, PromptPicture))
         speaks = content.speaks and self._dialogue.speaks
-        tools, thinking = told_of(content.tools), self._thinking(content, rendered)
+        tools, thinking = prompt_tools(content.tools), self._thinking(content, rendered)
         constraint = self._constraint(tools, thinking)
         ignored = self._ignored(content)
         if content.begun:
@@ -187,9 +187,9 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         return Prompt(portions, *counts, slices, speaks, tools, thinking, constraint, ignored, content.begun)
 
     def _check_begun(self, begun: tuple[int, ...]) -> None:
-        """Refuse control tokens: the given beginning of an answer must not open a message."""
+        """Refuse control tokens in the given beginning of an answer: they could open a message."""
         if not set(begun).isdisjoint({*self._dialogue.ends, *self._dialogue.forbidden.tolist()}):
-            problem = "recorded.sampled_ids holds an id that no answer has."
+            problem = "recorded.sampled_ids holds an id that cannot be part of an answer."
             raise UnitRefused(Reason.PARAMS_INVALID, problem, "recorded.sampled_ids")
 
     def _ignored(self, content: TurnInput) -> tuple[str, ...]:
@@ -277,7 +277,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 enable_thinking=content.enable_thinking,
                 use_tts_template=content.use_tts_template or hears or (content.speaks and dialogue.speaks),
                 joint=dialogue.omni_joint if content.omni_mode else PART_JOINT,
-                tools=told_of(content.tools).offered,
+                tools=prompt_tools(content.tools).offered,
             )
         except TemplateRefused as refused:
             raise UnitRefused(
@@ -393,7 +393,7 @@ def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) 
     try:
         return CallGrammar(template.tokenizer_json(), vocabulary, ends, template.calls, template.token)
     except ValueError as error:
-        logger.warning("this model calls tools as it sees fit, and cannot be made to: %s", error)
+        logger.warning("tool calls cannot be enforced for this model: %s", error)
         return None
 
 
@@ -439,7 +439,7 @@ def _without_effect(content: TurnInput, dialogue: Dialogue) -> Iterator[str]:
         yield "turn.tts.language"
 
 
-def told_of(tools: Tools) -> Tools:
+def prompt_tools(tools: Tools) -> Tools:
     """Return the tools that the prompt names."""
     return NO_TOOLS if tools.mode is ToolMode.NONE else tools
 
@@ -472,7 +472,7 @@ def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
 
 
 def clip_rows(passage: Passage) -> int:
-    """Return the embeddings of a part of a clip; the rest of a prompt takes no time before it is fed."""
+    """Return the number of audio embeddings of a passage; other passages need no encoder and count 0."""
     return math.ceil(passage.seconds * ROWS_PER_SECOND) if isinstance(passage, Sound) else 0
 
 

@@ -103,8 +103,8 @@ class SpeechGroups:
             self.job.may_be_short = True
         return self.job is not None
 
-    def hush(self) -> None:
-        """Drop the turn; the next one begins on a clean voice."""
+    def drop_turn(self) -> None:
+        """Drop the turn, and reset speech head and vocoder."""
         self.job = None
         self._ready.clear()
         self._word, self._group = _Words(), _Words()

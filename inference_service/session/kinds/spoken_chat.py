@@ -71,7 +71,7 @@ class SpokenChatSession(ChatSession, SpeakingSession):
             return
         assert self.last_hidden is not None
         self.hidden.append(self.last_hidden.clone())
-        self._recite()
+        self._feed_voice()
         if self.run.finish is not None:
             if not self.is_ending:
                 self._feed_end()
@@ -83,8 +83,8 @@ class SpokenChatSession(ChatSession, SpeakingSession):
         elif self.run.finish is not None:
             self.finish(End.TURN)
 
-    def _recite(self) -> None:
-        """Pass the text that was shown and is in the context to the voice."""
+    def _feed_voice(self) -> None:
+        """Pass the text that was sent, and whose tokens were fed, to the voice."""
         answer, template = self.run.answer, self.dialogue.template
         until = min(answer.released, len(self.hidden))
         for i in range(self.voiced, until):
@@ -139,7 +139,7 @@ class SpokenChatSession(ChatSession, SpeakingSession):
         self.ear = self.groups.mouth = self.running = None
 
     def finish(self, end: End) -> None:
-        self.groups.hush()
+        self.groups.drop_turn()
         self.hidden, self.voiced, self.is_ending = [], 0, False
         super().finish(end)
 

@@ -40,7 +40,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Passes text on until a stop string has come; a possible beginning of one waits."""
+    """A filter that passes text on up to a stop string; a possible beginning of a stop string waits."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops

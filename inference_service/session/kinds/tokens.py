@@ -66,10 +66,10 @@ class TokensChunk:
 
 
 class TokensPreprocessor(Preprocessor[TokensChunk]):
-    """Turns text into ids."""
+    """The preparation of chunks: text becomes ids."""
 
     def __init__(self, tokenizer: PlainTokenizer, limit: int, write: Callable[[], list[int]]) -> None:
-        """`write` gives the ids of the session's prompt."""
+        """Create the preprocessor; `write` returns the ids of the session's prompt."""
         self._tokenizer = tokenizer
         self._limit = limit
         self._write = write
@@ -83,7 +83,7 @@ class TokensPreprocessor(Preprocessor[TokensChunk]):
         self.prompt()
 
     def prompt(self) -> list[int]:
-        """Return the ids of the session's prompt; render them if that has not happened."""
+        """Return the ids of the session's prompt; the first call makes them."""
         if self._prompt is None:
             self._prompt = self._write()
         return self._prompt
@@ -109,13 +109,13 @@ class TokensPreprocessor(Preprocessor[TokensChunk]):
             raise UnitRefused(Reason.INPUT_TOO_LONG, f"stream.text {problem}.", "stream.text")
         ids = tuple(self._tokenizer.encode(text))
         if not ids:
-            raise UnitRefused(Reason.PARAMS_INVALID, "stream.text comes to no tokens.", "stream.text")
+            raise UnitRefused(Reason.PARAMS_INVALID, "stream.text has no tokens.", "stream.text")
         return ids
 
 
 @dataclass
 class TokensRun(Run[TokensChunk]):
-    """The chunk being appended and continued."""
+    """The running unit: a chunk that is appended and continued."""
 
     _: KW_ONLY
     sampling: Sampling
@@ -330,7 +330,7 @@ class TokensSession(Session[TokensChunk]):
             end = End.CONTEXT_FULL
         self.conclude(self.run, end)
 
-    # --------------------------------------------------------------------- fold
+    # ---------------------------------------------------------------------- end
 
     def end_unit(self) -> None:
         """Add the last sampled token to the context only if it is to be kept."""

@@ -183,11 +183,11 @@ class TranscriptionSession(Session[ChunkFeatures]):
 
     @abstractmethod
     def pass_over(self) -> None:
-        """Continue without a decision."""
+        """Go on in the unit without a decision."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Remove rows that produced numbers that are not finite from the context."""
+        """Undo the current step, as far as the model allows."""
 
     @property
     def forbidden_tokens(self) -> Tensor | None:
@@ -357,7 +357,7 @@ class TranscriptionSession(Session[ChunkFeatures]):
         self._fail(End.FAILED, _POISONED)
 
     def _fail(self, end: End, failure: Failure) -> None:
-        """Fail the unit and skip the rest of it; the caller gets the failure once its order allows."""
+        """Fail the unit and skip the rest of it; the failure is sent with the next answer of the unit."""
         self.run.end, self.run.failure = end, failure
         self.to_feed = self.last_hidden = self.mel = None
         if self.run.heard_at:

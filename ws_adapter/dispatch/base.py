@@ -21,9 +21,10 @@ MODE_OF: Final = {
 
 
 class Need(NamedTuple):
-    """Requirements of a session on its worker. No `mode` means that of its kind, no `model` any.
+    """Requirements of a session on its worker.
 
-    `models` are those that its caller's key allows, None all.
+    Without a `mode` the kind of the session decides; an empty `model` accepts any. `models` are those that
+    the caller's key allows; None allows all.
     """
 
     mode: Mode | None = None
@@ -39,7 +40,7 @@ ANYTHING: Final = Need()
 
 
 class LeaseTerms(NamedTuple):
-    """Claims that the dispatcher signs into a lease. Limits are in seconds, 0 is none."""
+    """Claims that the dispatcher signs into a lease. Limits are in seconds; 0 means no limit."""
 
     tenant: str = ""
     """The tenant, such as `key:` and a hash or `address:203.0.113.5`: its sessions share cached prompts.
@@ -60,9 +61,11 @@ class Priority(IntEnum):
 
 
 HEAD_START: Final = 16
-"""Tickets by which a class is ahead of the one below it: a ticket stands where it would stand if it had come
-so many arrivals earlier. So a ticket is passed by at most so many later ones of the next class, a low one by
-at most twice as many of the highest: no class starves another, however many tickets of it come."""
+"""The number of arrivals by which a class is ahead of the class below it.
+
+A ticket gets the place that it would have in the class below if it had arrived so many tickets earlier. At
+most so many later tickets of the next class overtake a ticket, and at most twice as many of the highest class
+overtake a low one. No class starves another."""
 
 
 class Share(NamedTuple):
@@ -71,7 +74,7 @@ class Share(NamedTuple):
     holder: str
     """The holder, `key:` and a hash or `address:` and an address; shared queues see a keyed hash of it."""
     most: int = 0
-    """The most slots; 0 is all slots of the pool but one, and one of a pool that has no more."""
+    """The most slots; 0 means all slots of the pool but one, and at least one."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class QueuePlace:
     queue_length: int
     estimated_wait_s: float
     estimate_is_guess: bool
-    """Whether the estimate rests on a kind of session of which fewer than three are over."""
+    """Whether the estimate depends on a kind with fewer than three finished sessions."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """Slots of all pools at the moment: those of ready workers, and how many of them are free."""
+    """Counts of ready workers, their slots and the waiting tickets, over all pools."""
 
     workers: int
     slots: int
@@ -113,7 +116,7 @@ class PoolStatus:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A ticket as others see it; `label` is what its caller calls its session. Times in seconds."""
+    """A waiting ticket; `label` is the caller's name for its session. Times are in seconds."""
 
     place: QueuePlace
     kind: Kind
@@ -125,26 +128,26 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Running:
-    """A session that has a slot. Times in seconds."""
+    """A session that has a slot. Times are in seconds."""
 
     worker_id: str
     slot: int
     kind: Kind | None
-    """The kind; None if the session is older than the dispatcher's knowledge."""
+    """The kind; None if the session is older than the data of the queue."""
     started_at: float
     """Unix time in seconds."""
     elapsed_s: float
     remaining_s: float
     """The estimated time until the session ends."""
     remaining_is_guess: bool
-    """Whether fewer than three sessions of its kind are over."""
+    """Whether fewer than three sessions of its kind have finished."""
 
 
 @dataclass(frozen=True)
 class QueueView:
-    """The queues seen from outside: waiting tickets in the order of each pool, and running sessions.
+    """A snapshot of all queues: waiting tickets in the order of each pool, and running sessions.
 
-    `capacity` is of one pool.
+    `capacity` is the most waiting tickets of one pool.
     """
 
     capacity: int
@@ -167,14 +170,15 @@ class Ticket(Protocol):
 
 
 class Dispatcher(Protocol):
-    """Hands the oldest ticket of a pool the next free slot.
+    """The queue for slots: the first ticket of a pool gets the next free slot.
 
-    A pool is all workers of one model and the same modes (`antiphon_service.pools`). A ticket stands in one
-    that can serve it: one with a free slot, else that with the shortest wait.
+    A pool is all workers of one model and the same modes (`antiphon_service.pools`). A ticket waits in a pool
+    that can serve it: one with a free slot, else the one with the shortest wait.
     """
 
     rules: QueueRules
-    """The rules of the queue. They may be replaced: tickets keep their times, and take the new weights."""
+    """The rules of the queue, which may be replaced: waiting tickets keep their time limits, and take the new
+    weights."""
 
     def acquire(
         self,
@@ -189,18 +193,18 @@ class Dispatcher(Protocol):
         priority: Priority = Priority.NORMAL,
         revision: str = "",
     ) -> AbstractAsyncContextManager[Ticket]:
-        """Enter a queue; leaving the block leaves the queue or give the slot back, on every path.
+        """Enter a queue; leaving the block leaves the queue, or gives the slot back.
 
-        `max_wait` in seconds, 0 for ever. `need` is what its worker must serve beside the kind. `label` names
-        the session to those who look at the queue. `again` is the pool in which the caller lost its worker:
-        in that pool it goes to the head of the queue, in any other to the end. `terms` are signed into the
-        lease. With a `share` the slots of its holder are bounded. `priority` is its class in the queue.
-        `revision` is that of the worker which the session had before: it gets one of the same if one has a
-        slot. That changes no place in the queue.
+        `max_wait` is in seconds; 0 means no limit. `need` is what the worker must serve besides the kind.
+        `label` names the session in views of the queue. `again` is the pool in which the caller lost its
+        worker: there it goes to the head of the queue, in any other pool to the end. `terms` are signed into
+        the lease. A `share` bounds the slots of its holder. `priority` is the class in the queue. `revision`
+        is that of the session's last worker: a free slot of that revision is preferred, without any effect on
+        the place in the queue.
 
-        Leave the block only when the worker has ended all three calls. Raises `QueueFull`, `SlotLimit` or
-        `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher
-        about the worker.
+        Leave the block only after the worker has ended all three calls. Raises `QueueFull`, `SlotLimit` or
+        `DispatcherUnavailable` on entering. From an `AttachFailed` that is raised in the block, the
+        dispatcher learns the state of the worker.
         """
 
     async def cancel(self, ticket_id: str) -> bool:
@@ -210,7 +214,7 @@ class Dispatcher(Protocol):
         """Return a ticket that waits, None if there is none."""
 
     async def view(self) -> QueueView:
-        """Return waiting tickets and running sessions; of those that wait at other adapters the first."""
+        """Return running sessions and waiting tickets; of other adapters only the first tickets of a pool."""
 
     async def status(self) -> PoolStatus:
         """Return the counts of workers, slots and waiting tickets."""
@@ -219,7 +223,7 @@ class Dispatcher(Protocol):
         """Return whether a ticket waits for a slot of this pool."""
 
     def has_spare(self, kind: Kind, need: Need) -> bool:
-        """Return whether a slot that serves this is free and no ticket waits for it, as far as is known."""
+        """Return whether a suitable slot is known to be free, with no ticket waiting for it."""
 
     def has_room(self, pool: str, beside: str) -> bool:
         """Return whether a worker of this pool other than that at `beside` has a spare slot, as far as is

@@ -15,7 +15,7 @@ BASE_S: Final[dict[Kind, float]] = {
     Kind.REALTIME: 180.0,
     Kind.TRANSCRIPTION: 30.0,
 }
-"""The default length of a session without samples, and the cap of guesses."""
+"""The length in seconds of a session of a kind without samples, and the upper bound of guesses."""
 
 SAMPLES_NEEDED: Final = 3
 ALPHA: Final = 0.3
@@ -30,8 +30,7 @@ class Lengths:
     """
 
     def __init__(self, known: Mapping[Kind, tuple[float, int]] | None = None) -> None:
-        """Begin with `known`: means in seconds, with their numbers of sessions, that another adapter has
-        learnt."""
+        """`known` are means in seconds and sample counts that another adapter has learnt."""
         known = known or {}
         self._means = {kind: mean for kind, (mean, _) in known.items()}
         self._samples = Counter({kind: samples for kind, (_, samples) in known.items()})
@@ -43,18 +42,17 @@ class Lengths:
         self._samples[kind] += 1
 
     def are_known(self, kind: Kind) -> bool:
-        """Return whether the figures of a kind are no guess."""
+        """Return whether a kind has enough samples."""
         return self._samples[kind] >= SAMPLES_NEEDED
 
     def expected(self, kind: Kind, running: Sequence[float]) -> float:
-        """Return how long a session will take; `running` is how long each one of its kind has taken so
-        far."""
+        """Return the expected seconds of a session; `running` are the ages in seconds of its kind's."""
         if kind in self._means:
             return self._means[kind]
         return _bounded(kind, 2 * fmean(running)) if running else BASE_S[kind]
 
     def remaining(self, kind: Kind, elapsed_s: float, limit_s: float) -> float:
-        """Return how long a running session will still take; `limit_s` is the session limit, 0 for none."""
+        """Return the remaining seconds of a running session; `limit_s` is the session limit, 0 for none."""
         left = max(self._means.get(kind, 0.0) - elapsed_s, LEAST_REMAINING_S)
         if not self.are_known(kind):
             left = max(left, _bounded(kind, elapsed_s))
@@ -80,8 +78,8 @@ class Wait(NamedTuple):
 
 
 class EstimateInputs(NamedTuple):
-    """The inputs of a pool's estimates. `limits_s`: the longest sessions of each kind, 0 or no entry for
-    none."""
+    """The inputs of a pool's estimates. `limits_s` are the session limits of the kinds in seconds, 0 or no
+    entry for none."""
 
     free_slots: int
     running: Sequence[Session]

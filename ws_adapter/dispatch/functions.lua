@@ -1,27 +1,27 @@
 #!lua name=antiphon_v1
 
--- One queue in front of the slots of a pool of workers, shared by all its adapters. KEYS[1] of each function is
--- the pool's prefix, antiphon:{<pool>}: (of `announce` and `pools` the directory's); all keys stand behind it,
--- so that a pool has one place in a Redis Cluster. Nothing runs by itself: each function first drops what has
--- expired, then does its own, then hands free slots to the oldest tickets, and only then answers.
+-- The queue for the slots of a pool of workers, shared by all adapters. KEYS[1] of each function is the prefix of
+-- the pool, antiphon:{<pool>}: (in `announce` and `pools` the prefix of the directory). All keys begin with it, so
+-- that a pool is in one hash slot of a Redis Cluster. Nothing runs in the background: each function of a pool first
+-- drops what has expired, then does its own work, then gives free slots to the first tickets, and answers last.
 --
--- Prefix plus:
---   clock, boot                  milliseconds: see `tick`; the first call on an empty database
+-- Keys, after the prefix:
+--   clock, boot                  milliseconds: the time of `tick`; the first call on an empty database
 --   seq, epoch                   order of arrival; the fencing of leases
 --   queue                        waiting tickets by seq
 --   waiting                      how many of each kind wait
---   ticket_exp, worker_exp       when a ticket or a worker that says nothing is dropped
+--   ticket_exp, worker_exp       when a ticket or a worker without a heartbeat is dropped
 --   grant_exp                    when a lease that is not attached is revoked, by <worker>/<slot>
 --   t:<ticket>                   adapter, kind, label, since, weights, revision; once granted worker, slot, epoch,
 --                                target
 --   w:<worker>                   target, accepting, slots, load, revision
 --   turns                        revision -> credit, where revisions have weights: see `choose`
 --   avail                        workers that take a session, by their busy slots
---   free:<worker>                free slots by the time since when
+--   free:<worker>                free slots, by the time since which they are free
 --   l:<worker>                   slot -> "epoch state since kind ticket"; granted, attached, revoked
 --   holders                      ticket -> holder, of tickets and leases whose holder's slots are bounded
 --   held                         holder -> how many tickets and leases it has
---   mean:<kind>                  moving mean of the length of sessions in milliseconds, and of how many
+--   mean:<kind>                  moving mean of session lengths in milliseconds, and the number of sessions
 
 local SETTLE_MS = 3000
 local GRANT_MS = 10000
@@ -29,8 +29,8 @@ local LONGEST_STEP_MS = 2000
 local EPOCH_LEAP = 1000
 local ALPHA = 0.3
 local STABLE = 'stable' -- the revision of a worker that names none
-local AHEAD = 2 ^ 52 -- of a ticket at the head of the queue, off its seq
-local MEMBERS = 1000 -- of one ZADD: a call takes some thousand arguments
+local AHEAD = 2 ^ 52 -- subtracted from the seq of a ticket at the head of the queue
+local MEMBERS = 1000 -- the most members of one ZADD: a call takes some thousand arguments
 
 local function call(...)
   return redis.call(...)
@@ -47,14 +47,14 @@ end
 
 -- ------------------------------------------------------------------------------------------------ holders
 
--- Counts a ticket, and later its lease, for the holder. Counting it again changes nothing.
+-- Counts a ticket, and later its lease, for the holder. Idempotent.
 local function hold(p, ticket, holder)
   if call('HSETNX', p .. 'holders', ticket, holder) == 1 then
     call('HINCRBY', p .. 'held', holder, 1)
   end
 end
 
--- The ticket is gone, or the lease that it became has ended.
+-- Stops counting a ticket that is gone, or whose lease has ended.
 local function let_go(p, ticket)
   local holder = call('HGET', p .. 'holders', ticket)
   if not holder then
@@ -66,7 +66,7 @@ local function let_go(p, ticket)
   end
 end
 
--- Weights such as `stable:95 canary:5` as a list of {revision, weight}, without those that get no session.
+-- Returns weights such as `stable:95 canary:5` as a list of {revision, weight}, without those of weight 0.
 local function read_weights(text)
   local weights = {}
   for revision, weight in string.gmatch(text, '(%S+):(%d+)') do
@@ -77,7 +77,7 @@ local function read_weights(text)
   return weights
 end
 
--- Whether a worker of this revision gets sessions; without weights every one does.
+-- Returns whether workers of this revision get sessions; without weights all do.
 local function takes(weights, revision)
   for _, each in ipairs(weights) do
     if each[1] == revision then
@@ -87,7 +87,7 @@ local function takes(weights, revision)
   return #weights == 0
 end
 
--- How many slots a holder may have; 0 is all of the pool but one.
+-- Returns how many slots a holder may have; `most` 0 means all slots of the pool but one.
 local function most_slots(p, most, weights)
   if most > 0 then
     return most
@@ -118,7 +118,7 @@ local function lease_of(p, worker, slot)
   return text and read_lease(text) or nil
 end
 
--- All of a worker's, by slot, in one call: a worker may have hundreds.
+-- Returns all leases of a worker by slot, in one call: there may be hundreds.
 local function leases_of(p, worker)
   local flat, leases = call('HGETALL', p .. 'l:' .. worker), {}
   for index = 1, #flat, 2 do
@@ -133,13 +133,13 @@ local function record(p, worker, slot, lease)
   call('HSET', p .. 'l:' .. worker, slot, text)
 end
 
--- The worker has the lease, or the lease is over: nobody asks for its ticket any more.
+-- Ends a pending grant, and drops the record of its ticket: the lease is attached or over.
 local function close_grant(p, worker, slot, lease)
   call('ZREM', p .. 'grant_exp', place(worker, slot))
   call('DEL', p .. 't:' .. lease.ticket)
 end
 
--- The slot is not free by this: that only its worker can say.
+-- Revokes a lease. Its slot stays occupied until the worker reports it free.
 local function revoke(p, worker, slot, lease)
   close_grant(p, worker, slot, lease)
   lease.state = 'revoked'
@@ -147,7 +147,7 @@ local function revoke(p, worker, slot, lease)
   call('PUBLISH', p .. 'w:' .. worker, 'revoked ' .. slot .. ' ' .. whole(lease.epoch))
 end
 
--- Puts a worker where `match` looks for one, or takes it away from there.
+-- Adds a worker to `avail` if it accepts sessions and has a free slot, else removes it.
 local function offer(p, worker)
   local accepting = call('HGET', p .. 'w:' .. worker, 'accepting')
   if accepting == '1' and call('ZCARD', p .. 'free:' .. worker) > 0 then
@@ -176,7 +176,7 @@ end
 
 -- ------------------------------------------------------------------------------------------------ tickets
 
--- Takes a ticket out of the queue; false if it does not wait.
+-- Removes a ticket from the queue; false if it does not wait.
 local function unqueue(p, ticket)
   if call('ZREM', p .. 'queue', ticket) == 0 then
     return false
@@ -190,7 +190,7 @@ end
 
 local function drop_ticket(p, ticket)
   unqueue(p, ticket)
-  -- One that has become an attached lease has no record any more, and counts until the lease ends.
+  -- The ticket of an attached lease has no record, and is counted until the lease ends.
   if call('EXISTS', p .. 't:' .. ticket) == 1 then
     let_go(p, ticket)
   end
@@ -205,8 +205,8 @@ end
 
 -- --------------------------------------------------------------------------------------------------- pump
 
--- What everybody's time is measured by: Redis's clock, less the time in which nobody called. Those who were
--- cut off from Redis could not say that they live, so none of it counts against them.
+-- Returns the time of the pool, in milliseconds: the clock of Redis, in which the time between two calls counts
+-- LONGEST_STEP_MS at most. An outage, in which no heartbeat can arrive, therefore expires no ticket or worker.
 local function tick(p)
   local real = now()
   local clock = call('HMGET', p .. 'clock', 'real', 'time')
@@ -216,14 +216,14 @@ local function tick(p)
     time = tonumber(clock[2]) + math.max(0, math.min(step, LONGEST_STEP_MS))
   else
     call('SET', p .. 'boot', real)
-    -- Above what an earlier database gave out, at up to a million tickets a second.
+    -- Above the numbers of an earlier database, for up to a million tickets a second.
     call('SET', p .. 'seq', whole(real * 1000), 'NX')
   end
   call('HSET', p .. 'clock', 'real', real, 'time', time)
   return time
 end
 
--- First half of the pump: what has expired goes. Returns the time.
+-- First half of the pump: drops what has expired. Returns the time of the pool.
 local function begin(p)
   local time = tick(p)
   for _, ticket in ipairs(call('ZRANGEBYSCORE', p .. 'ticket_exp', '-inf', time)) do
@@ -255,9 +255,9 @@ local function grant(p, time, ticket, worker)
   call('PUBLISH', p .. 'a:' .. of[2], 'granted ' .. ticket)
 end
 
--- The worker for a ticket: the least busy one, with weights that of the revision whose turn it is. Smooth weighted
--- round robin over the revisions that have a free slot; `Turns` in revisions.py computes the same. A session stays
--- at the revision that it had, if that has a slot. nil if no worker takes it.
+-- Returns the least busy worker for a ticket, nil if there is none. With weights, smooth weighted round robin over
+-- the revisions with a free slot chooses the revision first; `Turns` in revisions.py computes the same. A session
+-- stays at the revision that it had, if that has a free slot.
 local function choose(p, ticket)
   local t = call('HMGET', p .. 't:' .. ticket, 'weights', 'revision')
   local weights = read_weights(t[1] or '')
@@ -290,7 +290,7 @@ local function choose(p, ticket)
   end
 end
 
--- Second half of the pump: the oldest tickets get the slots of the least busy workers.
+-- Second half of the pump: gives slots of the least busy workers to the first tickets.
 local function match(p, time)
   if time < tonumber(call('GET', p .. 'boot')) + SETTLE_MS then
     return
@@ -307,7 +307,7 @@ end
 
 -- ------------------------------------------------------------------------------------------------ workers
 
--- The worker is the truth about what it holds. Returns its leases as they then are, by slot.
+-- Updates the leases of a worker from its report, which takes precedence. Returns the new leases by slot.
 local function reconcile(p, time, worker, held)
   local leases = leases_of(p, worker)
   for slot, epoch in pairs(held) do
@@ -319,7 +319,7 @@ local function reconcile(p, time, worker, held)
         record(p, worker, slot, lease)
       end
     elseif not lease or lease.epoch < epoch or lease.state ~= 'granted' then
-      -- Not while a later grant stands: what holds the slot may be on its way out, and this word be old.
+      -- Skipped while a later grant is pending: the report may be old, and its session about to end.
       if lease then
         close_grant(p, worker, slot, lease)
         let_go(p, lease.ticket)
@@ -349,9 +349,8 @@ local function revoked_slots(leases)
 end
 
 -- worker_beat(worker, target, ttl, accepting, slots, load, highest_epoch, [slot, epoch]...): the pairs are the
--- leases that are attached or being cleaned. Says which leases are revoked, [slot, epoch]..., until each is
--- confirmed by slot_free.
--- `worker_beat_as` has the revision of the worker before all these.
+-- leases that are attached or being cleaned. Returns the revoked leases, [slot, epoch]..., until slot_free confirms
+-- each of them. `worker_beat_as` has the revision of the worker before all these arguments.
 local function beat(keys, args, revision)
   local p, worker = keys[1], args[1]
   local time = begin(p)
@@ -391,7 +390,7 @@ local function learn(p, kind, length)
   call('HSET', p .. 'mean:' .. kind, 'mean', whole(after), 'samples', tonumber(mean[2] or 0) + 1)
 end
 
--- slot_free(worker, slot, epoch): its caches are clean. 0 if the lease is not the slot's.
+-- slot_free(worker, slot, epoch): the slot is clean. 0 if its lease is another one.
 local function slot_free(keys, args)
   local p, worker, slot = keys[1], args[1], args[2]
   local time = begin(p)
@@ -444,14 +443,15 @@ local function enter(p, time, args)
   end
 end
 
--- enqueue(ticket, adapter, ttl, kind, max_queue, prior_seq, [label, waited]): prior_seq is 0 for a new ticket,
--- `head` for one who lost its worker, or the seq that the ticket had before Redis or its adapter was away; only
--- new tickets may find the queue full. Said again it changes nothing. `enqueue_for` is the same with two arguments
--- more, holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one; a new ticket
--- beyond that is answered {limit, most}. `enqueue_as` has one more: by how many arrivals a new ticket is ahead of
--- its own, or below 0 behind it; an empty holder is none. `enqueue_weighted` has two more: the weights of revisions,
--- and the revision that the session had, or none. They have names of their own so that a library without them is
--- replaced. Else the answer is {full}, {granted, worker, slot, epoch, target} or {queued, seq, position, length}.
+-- enqueue(ticket, adapter, ttl, kind, max_queue, prior_seq, [label, waited]): returns {full}, {limit, most},
+-- {granted, worker, slot, epoch, target} or {queued, seq, position, length}. Idempotent.
+-- prior_seq is 0 for a new ticket, `head` for a session that lost its worker, or the seq that the ticket had before
+-- Redis or its adapter was unavailable. Only new tickets are refused as {full} or {limit, most}.
+-- Variants with more arguments have names of their own, so that a library without them is replaced:
+--   enqueue_for       holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one;
+--                     an empty holder is none
+--   enqueue_as        also by how many arrivals a new ticket is ahead of its own, below 0 behind it
+--   enqueue_weighted  also the weights of the revisions, and the revision that the session had, or none
 local function enqueue(keys, args)
   local p, ticket = keys[1], args[1]
   local time = begin(p)
@@ -483,9 +483,9 @@ local function enqueue(keys, args)
   return { 'queued', seq, rank + 1, call('ZCARD', p .. 'queue') }
 end
 
--- adapter_beat(adapter, ttl, ticket...): {length of the queue, places, grant...}. In `places`, one word for each
--- ticket: its position, `granted`, `cancelled` or `gone`; for those that are granted follow, in order, {worker,
--- slot, epoch, target}. Numbers in one text: an adapter may have a thousand tickets.
+-- adapter_beat(adapter, ttl, ticket...): returns {length of the queue, places, grant...}. `places` has one word for
+-- each ticket: its position, `granted`, `cancelled` or `gone`. It is one string, since an adapter may have a thousand
+-- tickets. For each granted ticket a grant follows, in order: {worker, slot, epoch, target}.
 local function adapter_beat(keys, args)
   local p = keys[1]
   local time = begin(p)
@@ -520,7 +520,7 @@ local function adapter_beat(keys, args)
   return answer
 end
 
--- leave(ticket): gives up a place, or a lease that the caller may not know of. 0 if there is neither.
+-- leave(ticket): gives up a place, or a lease that its adapter may not know of. 0 if there is neither.
 local function leave(keys, args)
   local p, ticket = keys[1], args[1]
   local time = begin(p)
@@ -534,7 +534,7 @@ local function leave(keys, args)
   return known
 end
 
--- cancel(ticket): somebody who knows a ticket gives its place up; its adapter is told. 0 if it does not wait.
+-- cancel(ticket): ends the wait of a ticket of any adapter, and notifies that adapter. 0 if it does not wait.
 local function cancel(keys, args)
   local p, ticket = keys[1], args[1]
   local time = begin(p)
@@ -546,7 +546,7 @@ local function cancel(keys, args)
   return waited and 1 or 0
 end
 
--- weigh(weights, ticket...): tickets that wait are given other weights; none are an empty text.
+-- weigh(weights, ticket...): gives waiting tickets other weights; an empty string is no weights.
 local function weigh(keys, args)
   local p = keys[1]
   local time = begin(p)
@@ -559,8 +559,8 @@ local function weigh(keys, args)
   return 1
 end
 
--- lease_return(worker, slot, epoch): the lease was not used; its worker makes the slot free. 0 if it is attached,
--- or the lease is not the slot's.
+-- lease_return(worker, slot, epoch): revokes an unused lease; its worker then frees the slot. 0 if the lease is
+-- attached, or the slot has another one.
 local function lease_return(keys, args)
   local p, worker, slot = keys[1], args[1], args[2]
   local time = begin(p)
@@ -597,9 +597,9 @@ local function told_leases(p, time, worker)
   return answer[1] and answer or nil
 end
 
--- stats(kind...): JSON {time, length, waiting: {kind: count}, means: {kind: {mean, samples}}, workers: [{id,
--- target, accepting, slots, free, load, revision, leases: [{slot, epoch, state, kind, age}]}]}; `-` is the kind of a lease
--- that was there before this database, `means` has the kinds asked for. A list that is empty is left out.
+-- stats(kind...): returns JSON {time, length, waiting: {kind: count}, means: {kind: {mean, samples}}, workers: [{id,
+-- target, accepting, slots, free, load, revision, leases: [{slot, epoch, state, kind, age}]}]}. The kind of a lease
+-- that is older than this database is `-`. `means` has the given kinds. Empty lists are left out.
 local function stats(keys, args)
   local p = keys[1]
   local time = begin(p)
@@ -638,8 +638,7 @@ local function seen(p, time, ticket)
   return { ticket = ticket, adapter = t[1], kind = t[2], label = t[3], waited = time - tonumber(t[4]) }
 end
 
--- waiting(first, count): JSON [{ticket, adapter, kind, label, waited}] of the queue from `first` on, counted from
--- 0.
+-- waiting(first, count): returns JSON [{ticket, adapter, kind, label, waited}] of the queue from index `first` on.
 local function waiting(keys, args)
   local p, answer = keys[1], {}
   local time = begin(p)
@@ -651,7 +650,7 @@ local function waiting(keys, args)
   return answer[1] and cjson.encode(answer) or '[]'
 end
 
--- find(ticket): {its position, the same JSON of it}, {0} if it does not wait.
+-- find(ticket): returns {position, JSON as of `waiting`}, {0} if the ticket does not wait.
 local function find(keys, args)
   local p, ticket = keys[1], args[1]
   local time = begin(p)
@@ -662,14 +661,14 @@ end
 
 -- ---------------------------------------------------------------------------------------------- directory
 
--- announce(pool, ttl): there is a worker of this pool.
+-- announce(pool, ttl): records that the pool has a worker.
 local function announce(keys, args)
   local p = keys[1]
   call('ZADD', p .. 'exp', tick(p) + tonumber(args[2]), args[1])
   return 1
 end
 
--- pools(): those that have a worker.
+-- pools(): returns the pools that have a worker.
 local function pools(keys)
   local p = keys[1]
   call('ZREMRANGEBYSCORE', p .. 'exp', '-inf', tick(p))

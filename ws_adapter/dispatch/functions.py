@@ -1,4 +1,4 @@
-"""The functions of the shared queue as an adapter calls them; `functions.lua` says what they do."""
+"""Calls of the Redis functions of the shared queue, which `functions.lua` defines."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -72,9 +72,10 @@ class Call(NamedTuple):
 
 
 async def call_all(client: "Redis", calls: Sequence[Call]) -> None:
-    """Call them in their order, in one exchange. Loads the library where Redis does not have it.
+    """Call functions in their order, in one pipeline; load the library if Redis does not have it.
 
-    Raises what the package does if any fails; then others may have been carried out, and none is answered.
+    Raises the error of `redis` if a call fails: other calls may have been carried out then, but no callback
+    is called.
     """
     answers = await _exchange(client, calls)
     if any(_is_missing(answer) for answer in answers):

@@ -1,9 +1,9 @@
 """The dispatcher of a single adapter: a queue in memory for each pool of its workers.
 
-Free slots of a worker are those of its GetInfo less the leases granted here. A worker that refuses a lease
-has no capacity for another session, and gets none before it reports that it has. A slot is given back when
-the block of `acquire` is left. Callers leave it only after the worker has ended all three calls of the
-session, that is after it has cleaned up.
+The free slots of a worker are its slots, less those leased here and those that its GetInfo reports as
+occupied. A worker that refuses a lease for lack of capacity gets no session until it reports capacity. A slot
+is given back when the block of `acquire` is left. Callers leave it only after the worker has ended all three
+calls of the session, that is after it has cleaned up.
 """
 
 from collections import defaultdict
@@ -49,7 +49,8 @@ _NOBODYS: Final = ""
 """The name of the queue of tickets that no worker can serve."""
 
 _EPOCH_LEAP: Final = 2**32
-"""The increase of the epoch; epochs start as Unix milliseconds, and this is 50 days."""
+"""The increase of the epoch once a worker has seen a higher one: 50 days, as epochs start as Unix
+milliseconds."""
 
 
 class _Ticket(QueuedTicket):
@@ -74,12 +75,12 @@ class InProcessDispatcher:
         self._registry = registry
         self._lines: dict[str, Line[_Ticket]] = {}
         self._held: defaultdict[str, dict[int, _Ticket]] = defaultdict(dict)
-        """Holders by worker and slot."""
+        """Tickets that hold a slot, by worker and slot."""
         self._returned: dict[tuple[str, int], int] = {}
-        """Slots that were given back, with the number of GetInfo calls to their workers by then."""
+        """Slots that were given back, with the number of GetInfo requests to their workers at that time."""
         self._served = Served()
         self._sign = Signer(worker_key, registry)
-        self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
+        self._epoch = round(clock.unix() * 1000)  # above the epochs of an earlier dispatcher
         self._deserted: Timer | None = None
         self._is_deserted = False
         registry.changed = self._registry_changed
@@ -87,7 +88,7 @@ class InProcessDispatcher:
 
     @property
     def rules(self) -> QueueRules:
-        """Return the rules of the queue; new ones hold from their setting on."""
+        """Return the rules of the queue; new rules apply at once."""
         return self._rules
 
     @rules.setter
@@ -175,7 +176,7 @@ class InProcessDispatcher:
         return is_free and not self.is_contended(pool)
 
     def start(self) -> None:
-        """Do nothing: it has begun already."""
+        """Do nothing: the dispatcher gives slots from its creation on."""
 
     async def close(self) -> None:
         if self._deserted is not None:
@@ -197,7 +198,7 @@ class InProcessDispatcher:
             raise QueueFull(f"{self.rules.capacity} sessions wait already")
 
     def _stand(self, ticket: _Ticket) -> Line[_Ticket]:
-        """Put a ticket in a queue that can serve it; the waits of other tickets do not grow by it."""
+        """Put a ticket in the queue of a pool that can serve it, else in that of unserved tickets."""
         name = choose(self._offers(ticket.request)) or _NOBODYS
         line = self._lines.setdefault(name, Line(name, self.clock))
         line.add(ticket)
@@ -268,9 +269,9 @@ class InProcessDispatcher:
         ticket.fail(error)
 
     def _pump(self, line: Line[_Ticket]) -> None:
-        """Give free slots to the oldest tickets, each time one of the worker with the most free ones.
+        """Give free slots to the first tickets, each from the worker with the most free slots.
 
-        With weights, that is of the revision whose turn it is.
+        With weights, only workers of the revision whose turn it is are considered.
         """
         weights = self.rules.weights(line.name)
         while line.waiting:
@@ -374,7 +375,7 @@ class InProcessDispatcher:
     def _at(self, seconds: float, callback: Callable[[], None]) -> Timer:
         return self.clock.call_at(self.clock.now() + seconds, callback)
 
-    # ---------------------------------------------------------------------------------- what is told
+    # ----------------------------------------------------------------------------------------------- views
 
     def _waiting(self) -> chain[_Ticket]:
         return chain.from_iterable(line.waiting for line in self._lines.values())

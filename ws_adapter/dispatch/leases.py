@@ -1,4 +1,4 @@
-"""The tokens of leases, and the meaning of their refusal for a worker."""
+"""The tokens of leases, and the handling of sessions that a worker did not take."""
 
 import hashlib
 import hmac
@@ -40,7 +40,7 @@ class Signer:
         self._registry = registry
 
     def __call__(self, target: str, worker_id: str, slot: int, epoch: int, terms: LeaseTerms) -> str:
-        """Return the token of one lease. It has no claims if the worker is of the release before."""
+        """Return the token of one lease, without claims for a worker of the previous release."""
         claims = None
         if self._registry.reads_claims(target):
             tenant = self.name(terms.tenant) if terms.tenant else secrets.token_hex(_NAME_DIGITS // 2)
@@ -48,9 +48,9 @@ class Signer:
         return write_token(self._key, worker_id, slot, epoch, claims)
 
     def name(self, caller: str) -> str:
-        """Return a pseudonym of a caller: the same from every adapter with this key.
+        """Return a pseudonym of a caller, the same at every adapter with this key.
 
-        Without the key nobody can find out an address by trying them all. An adapter without a key serves
+        The key prevents that an address is found by hashing all of them. An adapter without a key serves
         only workers of its own machine.
         """
         text = f"antiphon tenant\n{caller}".encode()
@@ -66,7 +66,7 @@ def attach_failed(registry: Registry, lease: Lease, failed: AttachFailed) -> boo
         registry.shut(lease.target)
     elif reason is Reason.LEASE_INVALID and failed.worker_id not in ("", lease.worker_id):
         logger.info(
-            "worker %s has started again as %s: a lease of %s counts no longer",
+            "lease rejected: worker %s has restarted as %s, and the lease was for %s",
             lease.target,
             failed.worker_id,
             lease.worker_id,

@@ -33,8 +33,10 @@ class Line(Generic[T]):
         self._placed_at = 0.0
 
     def add(self, ticket: T) -> None:
-        """Add a ticket at the end, or ahead of it by `HEAD_START`; one that lost a worker of this pool goes
-        to the head, behind earlier ones that did."""
+        """Add a ticket at the place of its arrival and its priority (see `HEAD_START`).
+
+        A ticket that lost a worker of this pool goes to the head, behind earlier such tickets.
+        """
         self._arrivals += 1
         ahead = _HEAD if ticket.request.again == self.name else HEAD_START * ticket.request.priority
         ticket.order = self._arrivals - ahead
@@ -70,7 +72,7 @@ class Line(Generic[T]):
 
     def _estimate(self, inputs: EstimateInputs) -> None:
         waits = inputs.waits(ticket.request.kind for ticket in self.waiting)
-        # Without a slot nothing is known but how long a caller would wait at most.
+        # Without any slot, the longest wait of the caller is the only estimate.
         waits = waits or [Wait(ticket.request.max_wait_s, True) for ticket in self.waiting]
         self._places = {
             ticket.id: QueuePlace(

@@ -33,8 +33,8 @@ class Served:
     def able(self, pools: Mapping[str, Collection[WorkerInfo]], kind: Kind, need: Need) -> list[str]:
         """Return the pools whose ready workers can serve such a session.
 
-        If no pool ever could, any pool may have the session: its worker answers with the error of the
-        protocol. If one could, the session waits until it can again.
+        If no pool ever could, return all pools whose models the caller may use: their workers answer with
+        the error of the protocol. If one could before, return none: the session waits for it.
         """
         self._seen |= {pool: info for pool, infos in pools.items() for info in infos}
         able = [pool for pool, infos in pools.items() if any(serves(info, kind, need) for info in infos)]

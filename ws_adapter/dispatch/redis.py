@@ -62,7 +62,7 @@ RETRY_S: Final = 0.2
 """The seconds between two attempts to reach an unavailable Redis."""
 
 FAREWELL_S: Final = 10.0
-"""The seconds of retrying to give something back; by then it has expired."""
+"""The seconds for which giving a place or a lease back is retried; then it has expired in Redis."""
 
 MOST_SEEN: Final = 1000
 """The most waiting tickets of a pool that are shown."""
@@ -93,9 +93,9 @@ class RedisDispatcher:
         self._outside: list[SharedTicket] = []
         """Tickets that are in no pool yet, in order."""
         self._farewells: list[tuple[float, Call]] = []
-        """Pending calls that give something back, with the times until which they make sense."""
+        """Pending calls that give a place or a lease back, with the times of their expiry."""
         self._named_at: dict[str, float] = {}
-        """Workers, with the time when Redis named each last."""
+        """Addresses of workers, with the time when Redis listed each last."""
         self._woken: set[str] = set()
         self._wake = asyncio.Event()
         self._wake_ups = WakeUps(client, self.adapter_id, self._woke)
@@ -108,7 +108,7 @@ class RedisDispatcher:
 
     @property
     def rules(self) -> QueueRules:
-        """Return the rules of the queue; new ones hold from their setting on."""
+        """Return the rules of the queue; new rules apply at once."""
         return self._rules
 
     @rules.setter
@@ -282,7 +282,7 @@ class RedisDispatcher:
             raise
 
     def _name_workers(self, targets: Iterable[str]) -> None:
-        """Tell the registry which workers exist; after an emptied database they are gone for a moment."""
+        """Update the registry's workers; each is kept for a while, since an emptied database lists none."""
         now = self.clock.now()
         named = set(self._named_at)
         self._named_at |= dict.fromkeys(targets, now)
@@ -304,7 +304,7 @@ class RedisDispatcher:
     async def _ask(
         self, function: str, arguments: Sequence[object], take: Callable[[SharedPool, Any], None]
     ) -> None:
-        """Call a function for every pool; without Redis callers get what this adapter knows."""
+        """Call a function for every pool; while Redis cannot be reached, call no `take`."""
         if self._away_at is not None:
             return
         pools = self._pools.values()
@@ -423,7 +423,7 @@ class RedisDispatcher:
 
     def _entered(self, pool: SharedPool, ticket: SharedTicket, answer: list[Any]) -> None:
         if ticket not in self._outside:
-            return  # it has left meanwhile, and says so
+            return  # given up meanwhile: `_leave` gives its place back
         self._outside.remove(ticket)
         match answer:
             case ["full"]:
@@ -447,7 +447,7 @@ class RedisDispatcher:
         token = self._sign(target, worker, slot, epoch, ticket.request.terms)
         ticket.grant(Lease(target, token, worker, slot, epoch, pool.name))
 
-    # ------------------------------------------------------------------------------------ who waits
+    # ----------------------------------------------------------------------------------------- tickets
 
     def _own(self) -> list[SharedTicket]:
         return [
@@ -456,7 +456,7 @@ class RedisDispatcher:
         ]
 
     def _leave(self, ticket: SharedTicket) -> None:
-        """Give back all that the ticket has, or may have without knowing it."""
+        """Give back the place or the lease of a ticket, also one that Redis has not reported yet."""
         if ticket in self._outside:
             self._outside.remove(ticket)
         pool = ticket.pool or ticket.asked
@@ -493,7 +493,7 @@ class RedisDispatcher:
         return since is not None and self.clock.now() - since >= self.rules.no_worker_grace_s
 
     def _look_after(self) -> None:
-        """Refuse tickets that no worker can serve and that have waited long enough."""
+        """Move tickets whose pool has no worker to another pool, or refuse them after the grace time."""
         now, grace_s = self.clock.now(), self.rules.no_worker_grace_s
         has_worker = any(pool.open_workers for pool in self._pools.values())
         self._deserted_at = None if has_worker else (now if self._deserted_at is None else self._deserted_at)
@@ -518,7 +518,7 @@ class RedisDispatcher:
         ticket.pool, ticket.asked, ticket.seq = None, None, 0
         self._outside.append(ticket)
 
-    # ---------------------------------------------------------------------------------- what is told
+    # ----------------------------------------------------------------------------------------------- views
 
     def _place(self, ticket: SharedTicket) -> QueuePlace:
         if ticket.pool is not None:

@@ -38,8 +38,8 @@ ALIKE: Final = Weights()
 class Turns:
     """Smooth weighted round robin, as NGINX has it, over the revisions of one pool.
 
-    Over any stretch of sessions a revision gets its share of them, give or take one. Nothing is drawn, so the
-    sequence is the same each time. `functions.lua` computes the same, operation by operation.
+    Over any sequence of sessions a revision gets its share of them, give or take one. The order is
+    deterministic. `functions.lua` has the same operations in the same order.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Limits of waiting: how long, and how many callers."""
+"""The rules of a queue: capacity, time limits, and weights of revisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,5 +25,5 @@ class QueueRules:
     """Weights of the revisions of models."""
 
     def weights(self, pool: str) -> Weights:
-        """Return the weights in a pool, which is named by `antiphon_service.pools.pool_name`."""
+        """Return the weights in a pool with a name of `antiphon_service.pools.pool_name`."""
         return self.revisions.get(pool.rpartition("/")[0], ALIKE)

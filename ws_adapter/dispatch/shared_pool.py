@@ -19,7 +19,7 @@ from ws_adapter.protocol.core.kind import Kind
 _MS: Final = 1000
 
 _MOST_ESTIMATED: Final = 1000
-"""The most waiting tickets with estimates; that takes half a millisecond."""
+"""The most waiting tickets that are estimated, which takes half a millisecond."""
 
 
 class SharedTicket(QueuedTicket):
@@ -125,9 +125,9 @@ class SharedPool:
         return QueuePlace(ticket.id, position, max(self.stats.length, position), wait.seconds, wait.is_guess)
 
     def wait_at(self, rank: int, kind: Kind, longest_s: float = 0.0) -> Wait:
-        """Return the wait of a ticket at this position, at most `longest_s` while there is no slot.
+        """Return the wait of a ticket at this position, `longest_s` while the pool has no slot.
 
-        Far behind the wait grows with the position.
+        Beyond `_MOST_ESTIMATED` positions the wait is extrapolated in proportion to the position.
         """
         near = min(rank, _MOST_ESTIMATED)
         if self._waits is None or len(self._waits) < near:

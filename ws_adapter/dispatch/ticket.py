@@ -1,4 +1,4 @@
-"""A caller that waits for a slot, under any dispatcher."""
+"""A caller's request for a slot, and its ticket in the queue of any dispatcher."""
 
 import asyncio
 import secrets
@@ -38,7 +38,7 @@ class QueuedTicket:
     def __init__(
         self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[Any], QueuePlace]
     ) -> None:
-        """`place` returns the current place of a ticket; the caller is told every `update_s` seconds."""
+        """`place` returns the current place of a ticket; it is reported every `update_s` seconds."""
         self.id = f"ticket_{secrets.token_hex(6)}"
         self.request = request
         self.entered_at = clock.now()

@@ -1,4 +1,4 @@
-"""Notifications of Redis for tickets with news; the answers to heartbeats are the truth."""
+"""Pub/sub notifications of Redis about changed tickets, whose state a heartbeat then reads."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LISTEN_S: Final = 0.5
-"""The seconds for which a new pool may have no subscription yet."""
+"""The most seconds until a new pool is subscribed to."""
 
 _RETRY_S: Final = 1.0
 

@@ -54,6 +54,6 @@ async def test_lease_of_the_worker_before_is_outdated_and_one_forged(
 
     outdated, forged = (it for it in caplog.records if it.name == "ws_adapter.dispatch.leases")
     assert outdated.levelname == "INFO"
-    assert "a lease of the-one-before counts no longer" in outdated.getMessage()
+    assert "the lease was for the-one-before" in outdated.getMessage()
     assert forged.levelname == "ERROR"
     assert "the same key" in forged.getMessage()

@@ -17,7 +17,7 @@ _UNIX: Final = "unix:"
 
 
 class PeerAcceptor:
-    """A port or a Unix socket of its own, which only other adapters can use."""
+    """A port or a Unix socket that only other adapters can use."""
 
     def __init__(
         self, listen: str, advertise: str | None, introductions: Introductions, tls: PeerTls | None
@@ -39,11 +39,11 @@ class PeerAcceptor:
         return self._tls.server if self._tls is not None and not self._listen.startswith(_UNIX) else None
 
     def introduction(self) -> IntroductionReader:
-        """Return the reader of the beginning of a connection."""
+        """Return a reader of the introduction at the beginning of a connection."""
         return IntroductionReader(self._introductions)
 
     def bind(self) -> None:
-        """Bind the sockets, before other adapters are told. Raises `ConfigurationError`."""
+        """Bind the sockets, before the address is published. Raises `ConfigurationError`."""
         try:
             if self._listen.startswith(_UNIX):
                 self._sockets, found = [_bind_unix(self._listen.removeprefix(_UNIX))], self._listen
@@ -64,7 +64,7 @@ class PeerAcceptor:
         return sockets
 
     def close(self) -> None:
-        """Leave no socket behind. Harmless when repeated."""
+        """Close and unlink the sockets. Harmless when repeated."""
         if self.target and self._listen.startswith(_UNIX):
             with suppress(OSError):
                 os.unlink(self._listen.removeprefix(_UNIX))

@@ -1,4 +1,4 @@
-"""Forwards a client that comes back to the adapter that has its session.
+"""Forwarding of a client that reconnects to the adapter that has its session, the owner.
 
 The owner treats the connection as any other: it checks key, origin and limits, answers the request, parses
 frames and pings. This adapter reads the request and the token in it, and passes bytes on from then on. A
@@ -30,15 +30,17 @@ REACH_S: Final = 2.0
 """The seconds within which the owner is found and reached: less than a handshake may take."""
 
 MOST_FORWARDED: Final = 1024
-"""Connections that are forwarded at once, or about to be."""
+"""The most connections that are forwarded, or about to be."""
 
 BUFFER_BYTES: Final = 128 * 1024
-"""The size of the kernel's buffers between two adapters: data in them cannot be taken back."""
+"""The size of the kernel's socket buffers between two adapters: data in them cannot be withdrawn."""
 
 IDLE_S: Final = 10
-"""Seconds of silence after which the kernel asks whether the owner is still there."""
+"""The keepalive idle time of the kernel, in seconds."""
 
 PROBE_S: Final = 5
+"""The keepalive interval of the kernel, in seconds."""
+
 PROBES: Final = 3
 
 
@@ -62,9 +64,9 @@ class Forwarder:
         self._relays: set[Relay] = set()
 
     def take(self, connection: PublicConnection) -> bool:
-        """Forward a connection whose request has come, if its token is another adapter's.
+        """Forward a connection after its request; return False if its token is not another adapter's.
 
-        It is read no more until it is forwarded, or goes on here.
+        The connection is not read until it is forwarded, or is served here.
         """
         assert connection.http_request is not None
         asked = resume_request(connection.http_request.path)
@@ -105,10 +107,10 @@ class Forwarder:
             owner = None  # its process has ended
             connection.dead_owner = peer.adapter_id if peer is not None else ""
         except (OSError, TimeoutError, EOFError) as error:
-            logger.warning("the adapter of a session cannot be reached", extra={"error": repr(error)})
+            logger.warning("connection not forwarded: owner unreachable", extra={"error": repr(error)})
             connection.verdict, owner = errors.OWNER_UNREACHABLE, None
         except Exception:
-            logger.exception("a connection could not be forwarded")
+            logger.exception("connection not forwarded: unexpected error")
             connection.verdict, owner = errors.OWNER_UNREACHABLE, None
         del self._coming[connection]
         if owner is None:
@@ -123,7 +125,7 @@ class Forwarder:
     async def _reach(self, target: str, connection: PublicConnection) -> asyncio.Transport:
         """Connect to an adapter and introduce the client.
 
-        Raises `OSError`, `EOFError` if it closes the connection.
+        Raises `OSError`, or `EOFError` if the adapter closes the connection.
         """
         loop = asyncio.get_running_loop()
         at = Target.parse(target)
@@ -174,7 +176,7 @@ class _Greeting(asyncio.Protocol):
             self.challenge.set_exception(error or EOFError())
 
     def abort(self) -> None:
-        """Close the connection because no client waits for it any more."""
+        """Close the connection, since its client is gone or the time is up."""
         if not self.challenge.cancel() and not self.challenge.cancelled():
             self.challenge.exception()
         if self.transport is not None:
@@ -182,7 +184,7 @@ class _Greeting(asyncio.Protocol):
 
 
 def _watch(sock: socket.socket) -> None:
-    """Keep the kernel's buffers small, and enable keepalive to notice an owner that vanishes."""
+    """Keep the kernel's buffers small, and enable keepalive to detect a lost owner."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
     if sock.family == socket.AF_UNIX:

@@ -1,8 +1,8 @@
 """The introduction of a client by the adapter that forwards its connection. Pure: bytes in, an address out.
 
-The adapter that has the session sends a challenge of `CHALLENGE_BYTES` random bytes. The other one answers
-with a line: a token that holds the challenge and the address of the client, signed with the keys of client
-secrets. Behind the line the connection is that of the client, byte by byte, from its request on.
+The adapter that has the session sends a challenge of `CHALLENGE_BYTES` random bytes. The other adapter
+answers with a line: a token that holds the challenge and the address of the client, signed with the keys of
+client secrets. After the line follow the bytes of the client, from its request on, unchanged.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from ws_adapter.web.message import Disconnected
 CHALLENGE_BYTES: Final = 16
 
 LONGEST_LINE: Final = 256
-"""Bytes of an introduction, without its end."""
+"""The most bytes of an introduction, without its line end."""
 
 _PREFIX: Final = "fw_"
 _END: Final = b"\n"
@@ -28,7 +28,7 @@ class Introductions:
     """Signs introductions, and reads those of other adapters."""
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        """Sign with the first of `keys` and verify with all of them; without one a random key is made."""
+        """Sign with the first of `keys` and verify with all of them; without any, a random key is made."""
         self.use(keys or (secrets.token_bytes(32),))
 
     def use(self, keys: Sequence[bytes]) -> None:
@@ -40,7 +40,7 @@ class Introductions:
         return signed(_PREFIX, self._keys[0], challenge + client.encode()).encode() + _END
 
     def read(self, line: bytes, challenge: bytes) -> str | None:
-        """Return the address that a line tells; None if it does not answer the challenge."""
+        """Return the client's address in a line; None if the line does not answer the challenge."""
         told = verified(_PREFIX, self._keys, line.decode("ascii", "replace"), LONGEST_LINE)
         if told is None or len(told) > CHALLENGE_BYTES + _LONGEST_ADDRESS:
             return None
@@ -49,7 +49,7 @@ class Introductions:
 
 
 class IntroductionReader:
-    """The beginning of one connection from another adapter."""
+    """A reader of the introduction at the beginning of a connection from another adapter."""
 
     def __init__(self, introductions: Introductions) -> None:
         self.challenge: Final = secrets.token_bytes(CHALLENGE_BYTES)
@@ -60,7 +60,7 @@ class IntroductionReader:
         self._data = b""
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return the bytes behind the introduction; None until that is complete.
+        """Return the bytes after the introduction; None until that is complete.
 
         Raises `Disconnected` if it is wrong.
         """

@@ -9,24 +9,24 @@ from ws_adapter.process.tasks import end
 from ws_adapter.resume.tokens import Claim, ResumeTokens
 
 FRESH_S: Final = 0.5
-"""The shortest interval between two queries to Redis, however many clients come back at once."""
+"""The shortest interval between two queries to Redis, however many clients reconnect at once."""
 
 KEPT_S: Final = 60.0
-"""The seconds for which an adapter stays known after Redis has lost it: it may have lost its Redis, and
-not its sessions. No client comes back later."""
+"""The seconds for which an adapter stays known after Redis lists it no more: it may have lost only its
+connection to Redis, and still have its sessions. No client reconnects later."""
 
 
 class SessionOwners:
     """The other adapters, as last read from Redis."""
 
     def __init__(self, tokens: ResumeTokens, peers: Peers, clock: Clock, host: str) -> None:
-        """`host` is the name of this machine: a Unix socket of another machine cannot be reached."""
+        """`host` is the name of this machine: Unix sockets of other machines cannot be reached."""
         self._tokens = tokens
         self._host = host
         self._peers = peers
         self._clock = clock
         self._known: dict[str, tuple[Peer, float]] = {}
-        """Adapters by id, with the time when Redis had each last."""
+        """Adapters by id, with the time when Redis listed each last."""
         self._told: list[Peer] | None = None
         """The last answer of Redis."""
         self._asked_at = float("-inf")

@@ -1,28 +1,27 @@
-"""A relay between two connections: bytes from one side go to the other, unchanged."""
+"""A relay between two connections: it copies bytes from each side to the other, unchanged."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
 WRITE_LIMIT: Final = 32 * 1024
-"""The bytes waiting for one side at which reading from the other stops."""
+"""The bytes waiting for one side above which reading from the other stops."""
 
 FIRST_ANSWER_S: Final = 5.0
 """The seconds within which the adapter that has the session answers the request."""
 
 STALL_S: Final = 60.0
-"""The seconds after which a client that reads nothing is cut. The owner would have cut it earlier, but
-nothing is read from the owner meanwhile."""
+"""The seconds after which a client that reads nothing is cut. The owner's own limit is shorter, but while
+nothing is read from the owner, its cut goes unnoticed."""
 
 CLOSE_S: Final = 5.0
 """The seconds within which one side takes the remaining bytes once the other is gone."""
 
 
 class Relay:
-    """The connections to the client and to the owner, which is the adapter with the session; over once both
-    are gone.
+    """The connections to the client and to the owner, the adapter with the session; over once both are gone.
 
-    Back-pressure works in both directions: a side that does not read stops reading from the other.
+    Back-pressure works in both directions: while one side does not read, the other is not read either.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""TLS between adapters: one authority signs their certificates and nothing else, and both sides show one."""
+"""Mutual TLS between adapters, with an authority that signs only their certificates."""
 
 import ssl
 from pathlib import Path
@@ -18,17 +18,17 @@ class PeerTls:
     names."""
 
     def __init__(self, ca: Path, certificate: Path, key: Path) -> None:
-        """Read the files: PEM, the key without a password. Raises `ConfigurationError`."""
+        """Read the PEM files; the key has no password. Raises `ConfigurationError`."""
         self._ca, self._certificate, self._key = ca, certificate, key
         self.client = self._of_client()
         """The context of the next connection to another adapter."""
         self.server = self._of_server()
-        """The context of all connections from others."""
+        """The context of all connections from other adapters."""
 
     def reload(self) -> None:
-        """Read the files again; connections that stand keep what they have.
+        """Read the files again; open connections keep their certificates.
 
-        Raises `ConfigurationError`, and then the old certificates stay.
+        Raises `ConfigurationError`; then the old certificates stay.
         """
         client = self._of_client()
         self._of_server()

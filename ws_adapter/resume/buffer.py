@@ -1,4 +1,4 @@
-"""The latest events of sessions, for clients that reconnect and missed them."""
+"""Replay buffers: the latest events of sessions, for clients that missed them and reconnect."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from ws_adapter.process.blocks import ANSWER, Blocks, Stored, parts_of, size_of
 
 MOST_EVENTS: Final = 1024
 MOST_BYTES: Final = 2**20
-"""The most bytes of one session: more than the buffers of the transport and of the kernel hold unsent."""
+"""The most bytes of one session: more than the unsent bytes in the transport and the kernel."""
 
 MOST_KEPT_BYTES: Final = 128 * 2**20
 """The most bytes of all sessions together."""
 
 Parts = tuple[bytes, ...]
-"""An event in its sent form."""
+"""An encoded event, as it was sent."""
 
 
 class ReplayBuffers:
@@ -26,11 +26,11 @@ class ReplayBuffers:
         """Blocks for long events."""
         self.kept_bytes = 0
         self._open: dict[ReplayBuffer, None] = {}
-        """Open buffers, the last one that was cut at the end."""
+        """Open buffers; the one that was cut most recently is last."""
 
     @property
     def share(self) -> int:
-        """The bytes for each session if all of them keep much."""
+        """The bytes that each session may keep when the bound is reached."""
         return min(MOST_BYTES, MOST_KEPT_BYTES // max(1, len(self._open)))
 
     def enter(self, buffer: "ReplayBuffer") -> None:
@@ -59,14 +59,14 @@ class ReplayBuffers:
 
 
 class ReplayBuffer:
-    """Numbers events from 1 and keeps the last ones in their sent form; long ones are copied into blocks.
+    """The last events of one session, numbered from 1; long events are copied into blocks.
 
-    It keeps nothing before it is `open`, and its last event however large that is, unless others need room.
+    Nothing is kept before `open`. The last event is kept whatever its size, unless `make_room` drops it.
     """
 
     def __init__(self, all_buffers: ReplayBuffers) -> None:
         self.sent = 0
-        """The number of sent events, which is that of the last one."""
+        """The number of sent events, which is the number of the last event."""
         self._all = all_buffers
         self._is_open = False
         self._events: deque[Stored] = deque()
@@ -91,7 +91,7 @@ class ReplayBuffer:
 
     @property
     def first(self) -> int:
-        """The number of the oldest kept event; without any that of the next one."""
+        """The number of the oldest kept event; without any, that of the next event."""
         return self.sent - len(self._events) + 1
 
     def event(self, number: int) -> Parts:
@@ -99,7 +99,7 @@ class ReplayBuffer:
         return parts_of(self._events[number - self.first])
 
     def restore(self, events: dict[int, Parts], newest: int) -> None:
-        """Continue another buffer, whose last event was `newest`, with its `events`."""
+        """Continue another buffer from its `events`, of which `newest` is the last number."""
         self.open()
         number = newest
         while number in events:

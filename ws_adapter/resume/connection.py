@@ -1,7 +1,7 @@
-"""The socket of a session that may lose its connection: another connection takes its place.
+"""The socket of a session that survives its connection: another connection can replace it.
 
 The number of an event is the count of text messages that the session has sent so far, this one included.
-`ReplayBuffer` keeps the last of them, so that a client that comes back gets what it missed.
+`ReplayBuffer` keeps the last of them, so that a client that reconnects gets the events that it missed.
 """
 
 import asyncio
@@ -29,21 +29,21 @@ SLOT_KEPT_S: Final = 5.0
 """The seconds for which a detached session keeps its slot while others wait for one."""
 
 LOOK_S: Final = 1.0
-"""The interval of checking for waiting sessions after that, in seconds."""
+"""The interval of checking for waiting sessions after `SLOT_KEPT_S`, in seconds."""
 
 SUPERSEDED_S: Final = 1.0
 """The seconds that a superseded connection may take to close."""
 
 RESUMES_BURST: Final = 10
 RESUMES_PER_S: Final = 0.5
-"""The rate of resuming one session."""
+"""The rate limit of resuming one session."""
 
 
 class ConnectionOwner(Protocol):
     """The session that uses the connection."""
 
     def detached(self) -> None:
-        """Handle the lost connection of a client that may come back."""
+        """Handle the lost connection of a client that may reconnect."""
 
     def resumed(self) -> None:
         """Handle the client's return."""
@@ -66,7 +66,7 @@ class Registry(Protocol):
         """Make a token for a session, which replaces the last one."""
 
     def detached(self, connection: "ResumableConnection") -> None:
-        """Add a detached session; beyond the bound the one that was detached first ends."""
+        """Add a detached session; beyond the bound, the session that was detached first ends."""
 
     def attached(self, connection: "ResumableConnection") -> None:
         """Note that the session has a connection again."""
@@ -79,7 +79,7 @@ class ResumableConnection:
     """A session's socket, with the methods of `PublicConnection`.
 
     It can be resumed from its first `offer` on. While it is detached, `receive` and `send_text` wait for the
-    next connection, or raise `Disconnected` once none may come any more.
+    next connection, or raise `Disconnected` once no connection can come.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ResumableConnection:
         """The number of messages that the session took."""
         self.is_detached = False
         self.ends_with_an_answer = False
-        """Whether the session has closed after an answer, which a client may fetch even then."""
+        """Whether the session closes after a complete answer, which a client may still fetch by resuming."""
         self._nonce = b""
         """The nonce of the last token; empty before the first."""
         self._used_nonce = b""
@@ -119,7 +119,7 @@ class ResumableConnection:
         self._is_closing = False
         self._is_held = False
         self._changed = asyncio.Event()
-        """An event that is set once the session has another connection, or is over."""
+        """Set once the session has another connection, or is over."""
         self._timer: Timer | None = None
         self._ends_at = 0.0
         self._leave: Callable[[], None] = _nothing
@@ -153,14 +153,14 @@ class ResumableConnection:
         )
 
     def own(self, owner: ConnectionOwner) -> None:
-        """Report events to `owner` from now on; called once, before anything else."""
+        """Call `owner` about the connection from now on; to be called once, before anything else."""
         self._owner = owner
         self._context = copy_context()
         self._connection.when_lost(partial(self._lost, self._connection))
 
     @property
     def lasting_nonces(self) -> tuple[bytes, bytes]:
-        """Nonces of the tokens that open the session if its adapter dies; the second may be empty."""
+        """The nonces that resume the session if its adapter dies; the second may be empty."""
         return self._nonce, self._used_nonce if self.received == self._received_before else b""
 
     @property
@@ -184,8 +184,8 @@ class ResumableConnection:
     def nonces(self) -> tuple[bytes, bytes]:
         """The nonces of the tokens that open the session.
 
-        A used token is valid once more if no message came over the connection that it opened, and that is
-        lost: the client may never have got the next one.
+        A used token is valid once more if the connection that it opened is lost and brought no message: the
+        client may never have got the next token.
         """
         is_unconfirmed = self.is_detached and self.received == self._received_before and self._used_nonce
         return self._nonce, self._used_nonce if is_unconfirmed else self._nonce
@@ -196,7 +196,7 @@ class ResumableConnection:
         if not self._is_over:
             self._buffer.open()
 
-    # ------------------------------------------------------------------------- as a session uses it
+    # ------------------------------------------------------------------- the socket of the session
 
     def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
         self._on_flood = callback
@@ -267,7 +267,7 @@ class ResumableConnection:
             with suppress(Disconnected):
                 await self._next(connection)
 
-    # --------------------------------------------------------------------------------- losing it
+    # ------------------------------------------------------------------------------------ detaching
 
     def _lost(self, connection: PublicConnection) -> None:
         """Handle the lost transport of a connection."""
@@ -335,7 +335,7 @@ class ResumableConnection:
     def resume(self, connection: PublicConnection, last_event: int | None, nonce: bytes) -> bool:
         """Continue over `connection`, with the events after `last_event`. `nonce` is that of the token.
 
-        False if those are not kept any more, or were never sent: then the session is over.
+        False if these events are no longer kept, or were never sent: then the session is over.
         """
         missed = self._buffer.after(last_event) if last_event is not None else None
         if last_event is None or missed is None:
@@ -351,8 +351,8 @@ class ResumableConnection:
     ) -> None:
         """Continue a session of another adapter, over the connection that it begins with.
 
-        `nonces` are that of the token which brought the client and that of its next one; `events` are those
-        that the session has sent or was about to send. Raises `ValueError` if the client misses others.
+        `nonces` are those of the client's token and of its next one; `events` are those that the session has
+        sent or was about to send. Raises `ValueError` if the client missed other events.
         """
         self._used_nonce, following = nonces
         self.received = self._received_before = received
@@ -364,8 +364,7 @@ class ResumableConnection:
         self._welcome(self._registry.offer(self, following), last_event, missed)
 
     def _welcome(self, offer: ResumeOffer, last_event: int, missed: Iterator[Parts]) -> None:
-        """Send a returned client its new token and the missed events. The token is stored before the
-        client has it."""
+        """Send a client that reconnected its new token and the missed events; the token is stored first."""
         if self._owner is not None:
             self._owner.offered()
         resumed = SessionResumed(resume=offer, last_event=last_event, received=self.received)

@@ -9,15 +9,15 @@ _MOST_DIGITS: Final = 12
 
 
 class ResumeRequest(NamedTuple):
-    """The request to resume. `last_event` is the number of the client's last event; None if it is no
-    number."""
+    """The request to resume. `last_event` is the number of the client's last event; None if it is not
+    a number."""
 
     token: str
     last_event: int | None
 
 
 def resume_request(target: str) -> ResumeRequest | None:
-    """Return the request to resume in a request target; None if it asks for a new session."""
+    """Return the request to resume in a request target; None for a new session."""
     _, _, query = target.partition("?")
     if _TOKEN not in query:
         return None

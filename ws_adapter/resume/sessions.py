@@ -14,13 +14,13 @@ from ws_adapter.resume.tokens import NONCE_BYTES, ResumeTokens
 logger = logging.getLogger(__name__)
 
 MOST_DETACHED: Final = 1024
-"""The most detached sessions; one more ends the one that lost its connection first."""
+"""The most detached sessions; beyond it, the session that was detached first ends."""
 
 _NO_NONCE: Final = bytes(NONCE_BYTES)
 
 
 class ResumableSessions:
-    """The registry of resumable sessions. A session is in it from its first token to its end."""
+    """The registry of resumable sessions: it has a session from its first token to its end."""
 
     def __init__(self, tokens: ResumeTokens, metrics: Metrics, window_s: float) -> None:
         self.buffers: Final = ReplayBuffers()
@@ -29,10 +29,10 @@ class ResumableSessions:
         self._window_s = window_s
         self._sessions: dict[str, ResumableConnection] = {}
         self._detached: dict[ResumableConnection, None] = {}
-        """Detached sessions, the one that lost its connection first at the front."""
+        """Detached sessions, in the order of detaching."""
 
     def offer(self, connection: ResumableConnection, nonce: bytes | None = None) -> ResumeOffer:
-        """Make a token for a session, which replaces the last one; with this nonce, if there is one."""
+        """Make a token for a session, which replaces the last one; its nonce is `nonce`, or a new one."""
         token, nonce = self._tokens.make(connection.session_id, connection.holder, nonce)
         connection.rotate(nonce)
         self._sessions[connection.session_id] = connection
@@ -41,7 +41,7 @@ class ResumableSessions:
     def find(self, token: str) -> tuple[ResumableConnection, bytes] | None:
         """Return the session of a token, and the token's nonce.
 
-        An unknown session takes as long as a wrong nonce.
+        The lookup of an unknown session takes as long as that of a wrong nonce.
         """
         claim = self._tokens.read(token)
         if claim is None:
@@ -55,7 +55,7 @@ class ResumableSessions:
         """Add a detached session."""
         self._detached[connection] = None
         self._metrics.detached[connection.kind] += 1
-        logger.info("the session lost its connection and waits for another one")
+        logger.info("session detached: its connection was lost")
         if len(self._detached) > MOST_DETACHED:
             next(iter(self._detached)).end()
 
@@ -63,7 +63,7 @@ class ResumableSessions:
         """Note that the session has a connection again."""
         self._is_detached_no_more(connection)
         self._metrics.resumes[ResumeOutcome.RESUMED] += 1
-        logger.info("the session was resumed")
+        logger.info("session resumed")
 
     def forget(self, connection: ResumableConnection) -> None:
         """Forget a finished session, so that no token opens it. Harmless when repeated."""
@@ -75,10 +75,10 @@ class ResumableSessions:
     def taken_over(self) -> None:
         """Count a session taken over from a dead adapter."""
         self._metrics.resumes[ResumeOutcome.TAKEN_OVER] += 1
-        logger.info("the session of another adapter goes on here")
+        logger.info("session taken over from another adapter")
 
     def refused(self) -> None:
-        """Count a token that opened no session."""
+        """Count a token that resumed no session."""
         self._metrics.resumes[ResumeOutcome.REFUSED] += 1
 
     def _is_detached_no_more(self, connection: ResumableConnection) -> bool:

@@ -1,10 +1,10 @@
 """Resume tokens: a client presents one to get its session back over another connection.
 
-A token is `rs_`, then base64url of an HMAC-SHA256 and of the signed body: a version, the first half of the
-hash of the key that the session was opened with, a nonce, a mark of the adapter that has the session, and the
-id of the session. The nonce is new at every resume, and a session accepts only its last one: a token opens a
-session once. The mark is an HMAC of the nonce and the adapter's id. Only adapters can identify its owner, and
-two tokens of one adapter have nothing in common.
+A token is `rs_`, then base64url of an HMAC-SHA256 and of the signed body. The body has a version, the first
+half of the hash of the key that opened the session, a nonce, a mark of the owner, and the id of the session.
+The owner is the adapter that has the session. The nonce is new at every resume, and a session accepts only
+its last nonce: a token resumes a session once. The mark is an HMAC of the nonce and the owner's id. Only
+adapters can identify the owner from it, and the marks of one adapter cannot be linked.
 """
 
 import hashlib
@@ -41,10 +41,10 @@ class Claim(NamedTuple):
 
 
 class ResumeTokens:
-    """Maker and reader of resume tokens."""
+    """The signer and verifier of resume tokens."""
 
     def __init__(self, keys: Sequence[bytes] = (), adapter_id: str = "") -> None:
-        """Sign with the first of `keys` and verify with all of them; without one a random key is made."""
+        """Sign with the first of `keys` and verify with all of them; without any, a random key is made."""
         self._adapter_id = adapter_id
         self.use(keys or (secrets.token_bytes(32),))
 
@@ -53,7 +53,7 @@ class ResumeTokens:
         self._keys = [hashlib.sha256(b"resume tokens\0" + key).digest() for key in keys]
 
     def make(self, session_id: str, holder: bytes, nonce: bytes | None = None) -> tuple[str, bytes]:
-        """Make a token; return it with its nonce, which is new unless one is given."""
+        """Make a token; return it and its nonce, which is new if `nonce` is None."""
         nonce = nonce or new_nonce()
         mark = _mark(self._keys[0], nonce, self._adapter_id)
         told = _HEAD.pack(_VERSION, holder, nonce, mark) + session_id.encode()
@@ -65,7 +65,7 @@ class ResumeTokens:
         if told is None:
             return None
         if told[:1] != bytes((_VERSION,)):
-            return None  # of an adapter of another version
+            return None  # made by an adapter of another version
         _, holder, nonce, mark = _HEAD.unpack_from(told)
         return Claim(told[_HEAD.size :].decode(), holder, nonce, mark)
 

@@ -477,8 +477,8 @@ async def test_log_and_status_page_tell_of_detached_and_resumed_sessions(
     records = [record for record in caplog.records if record.name == sessions.__name__]
     seen = [(record.getMessage(), vars(record)["session_id"]) for record in records]
     assert seen[:2] == [
-        ("the session lost its connection and waits for another one", created["session_id"]),
-        ("the session was resumed", created["session_id"]),
+        ("session detached: its connection was lost", created["session_id"]),
+        ("session resumed", created["session_id"]),
     ]
 
 

@@ -34,8 +34,7 @@ _NEEDS_KEYS: Final = (
 
 
 class Administration:
-    """The server of `/metrics`, the status page and its figures on a port of its own; with keys only for
-    admins."""
+    """The server of `/metrics`, the status page and its figures on a separate port; with keys, for admins."""
 
     def __init__(
         self, access: Access, snapshot: Snapshot, telemetry: Telemetry, drain: Callable[[], None]
@@ -48,7 +47,7 @@ class Administration:
         self._server = HttpServer(self._respond, OPEN_TIMEOUT_S)
 
     async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
-        """Listen, with `reuse` beside others; return the port. Raises `CannotListen`."""
+        """Listen, with `reuse` on a shared port; return the port. Raises `CannotListen`."""
         try:
             return await self._server.start(host, port, reuse=reuse)
         except OSError as error:
@@ -92,7 +91,7 @@ class Administration:
             return self._start_drain(request)
         await self._snapshot.refresh()
         if path == "/metrics":
-            # Hundreds of series take a while to write down: not while sessions wait.
+            # Serialising hundreds of series would block the event loop.
             exposition = await asyncio.to_thread(self._telemetry.exposition)
             return responses.text(HTTPStatus.OK, exposition, METRICS_TYPE)
         status = read_status(self._snapshot)
@@ -102,12 +101,12 @@ class Administration:
         return responses.text(HTTPStatus.OK, page.encode(), HTML, Content_Security_Policy=PAGE_POLICY)
 
     def _start_drain(self, request: HttpRequest) -> Response:
-        """Start a drain; a page of another origin may not, even from another port of this machine."""
+        """Start a drain. Pages of other origins are refused, also those of another port of this machine."""
         hosts = request.headers.get_all("Host")
         if any([origin.partition("://")[2]] != hosts for origin in request.headers.get_all("Origin")):
             raise Denied(
-                Rejection.ORIGIN, responses.forbidden("only the status page itself may ask for this")
+                Rejection.ORIGIN, responses.forbidden("only the status page itself may start a drain")
             )
-        logger.warning("asked on the status page to drain")
+        logger.warning("drain requested on the status page")
         self._drain()
         return responses.text(HTTPStatus.SEE_OTHER, b"", HTML, Location="/")

@@ -1,4 +1,4 @@
-"""The WebSocket handshake: clients are accepted or refused, counted and traced."""
+"""The WebSocket handshake: it accepts or refuses clients, counts and traces them."""
 
 import logging
 from contextlib import suppress
@@ -74,7 +74,7 @@ class Handshake:
         caller: Caller,
         found: Selection | Misdirected,
     ) -> None:
-        """Admit a WebSocket, or a request that a session answers. Raises `Denied`."""
+        """Admit a WebSocket or an HTTP request for a session, and fill in its rights. Raises `Denied`."""
         try:
             is_websocket = isinstance(connection, PublicConnection)
             asked = resume_request(request.path) if is_websocket else None
@@ -107,7 +107,7 @@ class Handshake:
         connection.when_lost(connection.upgrade.end)
 
     def _upgrade(self, request: Request, found: Selection | Misdirected, key: Key | None) -> Upgrade:
-        """Return the trace of a request. A client's trace context is only continued for trusted callers."""
+        """Return the trace of a request: a child of the client's for trusted keys, else linked to it."""
         context = None
         if traceparents := request.headers.get_all(contract.METADATA_TRACEPARENT):
             state = ",".join(request.headers.get_all(contract.METADATA_TRACESTATE))
@@ -129,7 +129,7 @@ class Handshake:
     def rejected(self, reason: Rejection) -> None:
         """Count a rejected client."""
         self._metrics.rejected[reason] += 1
-        logger.warning("a client was rejected", extra={"reason": reason})
+        logger.warning("client rejected", extra={"reason": reason})
 
     async def refuse(self, connection: PublicConnection, refusal: Misdirected) -> None:
         """Tell a connected client why it is not served, and close."""

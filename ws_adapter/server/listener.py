@@ -1,4 +1,4 @@
-"""The public side: WebSockets and a few HTTP pages on one port."""
+"""The public server: WebSockets and HTTP on one port."""
 
 import asyncio
 import logging
@@ -75,34 +75,34 @@ from ws_adapter.web.websocket import WRITE_LIMIT, PublicConnection
 logger = logging.getLogger(__name__)
 
 _quiet = logging.getLogger(f"{__name__}.websockets")
-_quiet.setLevel(logging.WARNING)  # sessions have their own two lines
+_quiet.setLevel(logging.WARNING)  # each session logs its own beginning and end
 _quiet.addFilter(lambda record: not _is_of_a_client(record))
 
 OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
 BODY_TIMEOUT_S: Final = 60.0
-"""The seconds within which the body of a request for a session has to come."""
+"""The seconds within which the body of a request for a session must arrive."""
 
 BACKLOG: Final = 1024
-"""Connections that the kernel holds until they are accepted; beyond them a Unix socket refuses, and TCP makes
-clients wait a second."""
+"""The connections that the kernel queues until they are accepted. Beyond them a Unix socket refuses, and a
+TCP client retries after a second."""
 
 ACCEPTED_AT_ONCE: Final = 4
-"""Connections that one pass of the event loop accepts: each costs 0.6 ms up to its session, and units of all
-sessions wait for the pass."""
+"""The connections that one pass of the event loop accepts: each takes 0.6 ms, and delays the units of all
+sessions."""
 
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
-"""The size of the kernel's send buffer: data in it cannot be taken back."""
+"""The size of the kernel's send buffer: data in it cannot be withdrawn."""
 
 SPREAD_S: Final = 30.0
-"""Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
+"""The seconds over which the last sessions of a drain end one by one, so that clients return one by one."""
 
 _PASSES: Final = 8 + BACKLOG // ACCEPTED_AT_ONCE
-"""More than the event loop's passes from a waiting connection to its handshake."""
+"""Passes of the event loop that suffice to accept the whole backlog."""
 
 _LOOK_S: Final = 0.01
-"""The seconds between two checks whether all connections have come in."""
+"""The seconds between two checks whether a handshake or a waiting session is left."""
 
 TRACE_ID_HEADER: Final = "antiphon-trace-id"
 LONGEST_USER_AGENT: Final = 256
@@ -126,10 +126,10 @@ class PublicServer:
         acceptor: PeerAcceptor | None = None,
         takeovers: Takeovers | None = None,
     ) -> None:
-        """Listen with TLS as well where there is a certificate; with a recorder record every session.
+        """With a `certificate` the server listens with TLS too; a `recorder` records every session.
 
-        Where there are other adapters, `forwarder` has the connections of their sessions, and those that they
-        forward come by `acceptor`; with `takeovers` sessions of dead adapters go on here.
+        The `forwarder` forwards connections whose session another adapter has, the `acceptor` accepts those
+        that other adapters forward, and `takeovers` continue sessions of dead adapters.
         """
         self._services = services
         options = services.options
@@ -144,7 +144,7 @@ class PublicServer:
         self._acceptor = acceptor
         self._takeovers = takeovers
         self._peer_servers: list[Server] = []
-        """Servers for other adapters, which forward connections as long as sessions go on."""
+        """Servers for connections that other adapters forward, which stay open while sessions run."""
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineFactory(services.clock)
         self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._turn_away)
@@ -207,8 +207,8 @@ class PublicServer:
         return self.handshakes.enter(connection, address)
 
     def _turn_away(self, connection: PublicConnection) -> None:
-        self._metrics.rejected[Rejection.FULL] += 1  # a line in the log for each would be one of many
-        connection.turn_away(responses.unavailable("too many clients come at once; try again in a moment"))
+        self._metrics.rejected[Rejection.FULL] += 1  # no log line: there would be too many
+        connection.turn_away(responses.unavailable("too many clients connect at once; try again in a moment"))
 
     def _forward(self, connection: PublicConnection) -> bool:
         return self._forwarder is not None and self._forwarder.take(connection)
@@ -226,16 +226,16 @@ class PublicServer:
         server = await serve(
             self._serve,
             sock=sock,
-            backlog=ACCEPTED_AT_ONCE,  # asyncio accepts as many in a pass as the kernel may hold
+            backlog=ACCEPTED_AT_ONCE,  # asyncio accepts this many in each pass
             process_request=self._open,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
             compression=None,
             server_header=None,
             open_timeout=OPEN_TIMEOUT_S,
-            ping_interval=None,  # the connection's own: see `keep_alive`
+            ping_interval=None,  # `PublicConnection.keep_alive` pings instead
             close_timeout=CLOSE_TIMEOUT_S,
-            max_size=min(map(self._options.message_bytes_of, Kind)),  # until it is known which it will be
+            max_size=min(map(self._options.message_bytes_of, Kind)),  # until the kind of session is known
             max_queue=RECEIVE_QUEUE,
             write_limit=WRITE_LIMIT,
             logger=_quiet,
@@ -258,8 +258,8 @@ class PublicServer:
     async def drain(self) -> None:
         """Reject new and waiting clients; let sessions go on for `drain_timeout_s`, then end them.
 
-        Returns when the last one is gone. A shared port is left to the others first, so that they get new
-        connections, and only accepted ones are rejected.
+        Returns when the last session is over. The adapter first leaves a shared port, so that other processes
+        get the new connections.
         """
         if self._options.reuse_port:
             await self._leave_port()
@@ -276,7 +276,7 @@ class PublicServer:
         await self._empty.wait()
 
     async def _leave_port(self) -> None:
-        """Accept the connections that have come, and no others; waiting sessions may get a slot meanwhile."""
+        """Accept the backlog and stop listening, then wait a while for handshakes and slots."""
         await _let_come_in()
         for server in self._servers:
             stop_listening(server)
@@ -287,7 +287,7 @@ class PublicServer:
             await asyncio.sleep(_LOOK_S)
 
     def _is_anybody_coming(self) -> bool:
-        """Return whether any connection is in the handshake, or has no slot yet."""
+        """Return whether any connection is in the handshake, or any session waits for a slot."""
         return bool(self._coming) or any(session.is_waiting for session in self._sessions)
 
     async def close(self) -> None:
@@ -318,7 +318,7 @@ class PublicServer:
         self._services.load.is_draining = True
 
     def end_withdrawn(self) -> None:
-        """End the sessions of keys that were withdrawn or have expired."""
+        """End the sessions of revoked and expired keys."""
         for session, connection in list(self._sessions.items()):
             if (verdict := self._access.end_of(connection.key)) is not None:
                 session.end(verdict)
@@ -385,7 +385,7 @@ class PublicServer:
         task.add_done_callback(self._requests.pop)
 
     async def _serve_request(self, connection: HttpSocket) -> None:
-        """Answer a request by a session of its own, or refuse it."""
+        """Answer an HTTP request with a session of its own, or refuse it."""
         request = connection.http_request
         try:
             refusal = await self._refusal_of(connection)
@@ -397,13 +397,13 @@ class PublicServer:
         except Disconnected:
             pass
         except Exception:
-            logger.exception("request failed: connection cut")
+            logger.exception("request failed: connection aborted")
             connection.abort()
         if connection.status:
             _log(request, HTTPStatus(connection.status))
 
     async def _refusal_of(self, connection: HttpSocket) -> Response | None:
-        """Admit a request and read its body; return the answer to a refused one.
+        """Admit a request and read its body; return the answer if it is refused, else None.
 
         Raises `Disconnected`.
         """
@@ -434,7 +434,7 @@ class PublicServer:
             try:
                 await connection.read_body(BODY_TIMEOUT_S)
             except TimeoutError:
-                message = f"the body did not come within {BODY_TIMEOUT_S:g} s: send it again"
+                message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s: send it again"
                 response = openai_errors.error(HTTPStatus.REQUEST_TIMEOUT, "body_timeout", message)
             except TooLarge:
                 response, reason = openai_errors.unavailable(errors.OVERLOADED), Rejection.FULL
@@ -446,7 +446,7 @@ class PublicServer:
         return response
 
     def _verdict_on_new_session(self) -> Verdict | None:
-        """Return the reason why no new session is admitted."""
+        """Return the reason why no new session is admitted; None if one is."""
         if self._services.load.is_draining:
             return errors.SHUTTING_DOWN
         return None if self._services.load.admit() else errors.OVERLOADED
@@ -459,7 +459,7 @@ class PublicServer:
         served = catalogue.modes if catalogue is not None else None
         resumes = resume_request(request.path) is not None
         if resumes:
-            served = frozenset(Mode)  # its worker may have left those that take new sessions
+            served = frozenset(Mode)  # a resumed session may have a mode that no ready worker serves
         opened = self._access.opened_by(request, resumes=resumes)
         holds_chats = catalogue.holds_chats if catalogue is not None else lambda model: True
         return select(request.path, offered, self._mode, served, opened, holds_chats)
@@ -511,7 +511,7 @@ class PublicServer:
         asked: ResumeRequest,
         selection: Selection,
     ) -> TakenSession | Verdict:
-        """Take over the session of a dead adapter; return the reason if that is impossible."""
+        """Take over the session of a dead adapter; return why if that is impossible."""
         if self._verdict_on_new_session() is not None:
             return errors.OWNER_UNREACHABLE  # another adapter may have room
         found = await takeovers.take(connection, asked, selection)
@@ -520,7 +520,7 @@ class PublicServer:
         return found
 
     def _resume(self, connection: PublicConnection, asked: ResumeRequest) -> Verdict | None:
-        """Give a session its new connection; return the reason if that is impossible, None on success."""
+        """Attach a connection to its session; return why if that is impossible, None on success."""
         session, nonce = self._resumables.find(asked.token) or (None, b"")
         if session is None or not session.is_for(connection):
             return errors.RESUME_FAILED
@@ -598,7 +598,7 @@ class PublicServer:
         session_id: str,
         clock: Clock,
     ) -> SessionTelemetry:
-        """Return the telemetry of a session, whose id all log lines of its tasks carry from now on."""
+        """Return the telemetry of a session, and add its id to all log lines of its tasks from now on."""
         upgrade = connection.upgrade
         assert upgrade is not None
         fields = SessionFields(session_id, trace_id=upgrade.trace_id, span_id=upgrade.span_id)
@@ -634,13 +634,13 @@ class PublicServer:
 
 
 async def _let_come_in() -> None:
-    """Let the event loop accept the waiting connections, and begin their handshakes."""
+    """Let the event loop accept the backlog and begin the handshakes."""
     for _ in range(_PASSES):
         await asyncio.sleep(0)
 
 
 def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:
-    """Return the library's own refusals in the form of all other answers; add the trace if there is one."""
+    """Replace an answer of the library itself by one in the common form, else add the trace id to it."""
     assert isinstance(connection, PublicConnection)
     assert connection.http_request is not None
     status = HTTPStatus(response.status_code)
@@ -654,8 +654,7 @@ def _finish_response(connection: ServerConnection, request: Request, response: R
 
 
 def _is_of_a_client(record: logging.LogRecord) -> bool:
-    """Return whether a `websockets` log record is about a missing or wrong handshake, as before version
-    17."""
+    """Return whether a log record, which `websockets` before 17 makes, is about an invalid handshake."""
     return record.exc_info is not None and isinstance(record.exc_info[1], InvalidHandshake)
 
 
@@ -663,7 +662,7 @@ def _log(request: HttpRequest, status: HTTPStatus) -> None:
     """Log a request that was not served as intended."""
     if status is _UPGRADED or status < HTTPStatus.BAD_REQUEST or status is HTTPStatus.SERVICE_UNAVAILABLE:
         return
-    # Warnings that say the same collapse, so what a client writes does not belong into what they say.
+    # Equal warnings are collapsed, so the text of the warning must not hold what a client chooses.
     method = request.method if request.method in set(HTTPMethod) else "a request"
     path = describe(request.path)
     logger.warning(f"{method} was answered {status.value}", extra={"path": path, "status": status.value})

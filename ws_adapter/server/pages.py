@@ -30,11 +30,11 @@ _METHODS: Final = {
     Page.COMPLETIONS: ("POST",),
     Page.SPEECH: ("POST",),
 }
-"""Methods of pages that can be changed."""
+"""The methods of pages that do more than reading."""
 
 _OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET, Page.FILE, Page.ABOUT})
-"""Pages without a key. A ticket's page is for a caller that knows the ticket: its owner, and admins. The
-web page asks for a key itself."""
+"""Pages that need no key. The page of a ticket is for callers that know its random id. The web page asks for
+a key itself."""
 
 
 class Pages:
@@ -49,9 +49,9 @@ class Pages:
         leases: Leases,
         library: Library | None = None,
     ) -> None:
-        """`voice` is the reference voice, `files` are those of the web page, none without it.
+        """`voice` is the default reference voice. `files` are those of the web page, empty without it.
 
-        `leases` are the slots that sessions have, `library` the recordings, None where none are made.
+        `leases` has the slots of running sessions. `library` has the recordings; None if recording is off.
         """
         self._library = library
         self._leases = leases
@@ -68,7 +68,7 @@ class Pages:
         self._since = services.clock.unix()
 
     async def answer(self, request: HttpRequest, caller: Caller) -> Response:
-        """Return the answer, with a body also to HEAD. Raises `Denied`."""
+        """Return the answer, with its body even for HEAD. Raises `Denied`."""
         found = find_page(request.path)
         if found is None:
             is_path = request.path.startswith("/") or request.method in READING

@@ -1,4 +1,4 @@
-"""The state machine for each kind of session."""
+"""The choice of the protocol state machine for a session, by dialect and mode."""
 
 import secrets
 from collections.abc import Callable
@@ -28,10 +28,10 @@ from ws_adapter.web.session_ids import new_token
 
 
 class MachineFactory:
-    """Maker of machines."""
+    """The factory of protocol state machines."""
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` is the source of the time in ids."""
+        """`clock` is the source of the Unix time in ids."""
         self._clock = clock
         self._last_earlier_id = 0
 
@@ -46,8 +46,8 @@ class MachineFactory:
     ) -> Machine:
         """Make the machine of one session.
 
-        `catalogue` returns what the session may use, None while no worker is known; `recording_id` is that of
-        its recording, if one is made. `clock` is the session's.
+        `catalogue` returns what the session may use, None while no worker is known. `recording_id` is the id
+        of its recording, None without one. `clock` is the clock of the session.
         """
         make = MACHINES[selection.dialect, selection.mode]
         return make(
@@ -70,7 +70,7 @@ class MachineFactory:
 
 @dataclass(frozen=True, slots=True)
 class _MachineParts:
-    """The parts of a machine."""
+    """The arguments for making a machine."""
 
     selection: Selection
     session_id: str
@@ -98,7 +98,7 @@ def _realtime_chat(parts: _MachineParts) -> Machine:
 
 
 def _duplex(parts: _MachineParts) -> Machine:
-    # Its clients count one result for each chunk they send.
+    # Clients of this dialect expect exactly one result for each chunk, so no silent tail may follow.
     limits = replace(parts.limits, silence_tail_units=0)
     vocabulary = Duplex(
         parts.selection.label or parts.session_id,
@@ -178,4 +178,4 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_MachineParts], Machine]]] 
     (Dialect.REALTIME_GA, Mode.AUDIO): _realtime_ga,
     (Dialect.TRANSCRIPTION_GA, Mode.TRANSCRIPTION): _transcription_ga,
 }
-"""The factory of the machine for each kind of session."""
+"""The functions that make the machines, by dialect and mode."""

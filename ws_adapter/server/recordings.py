@@ -1,4 +1,4 @@
-"""Recordings over HTTP: list, fetch and delete, each caller their own."""
+"""Recordings over HTTP: a caller lists, fetches and deletes its own."""
 
 import re
 from http import HTTPStatus
@@ -29,9 +29,10 @@ _TYPES: Final = {
 
 
 def rights(key: Key | None, caller: Caller) -> Sees | None:
-    """Return a filter of the recordings that a caller may see; None for none at all.
+    """Return a filter of the recordings that a caller may see; None if it may see none.
 
-    An admin sees all, a key its own. Without keys whoever is on this machine sees all.
+    An admin sees all recordings, and the holder of another key its own. Callers without a key see all if
+    they are on this machine, else none.
     """
     if key is None:
         return (lambda of: True) if caller.is_local else None
@@ -45,16 +46,16 @@ async def answer(request: HttpRequest, rest: str, library: Library | None, sees:
     if library is None:
         return responses.not_found()
     if sees is None:
-        return responses.forbidden("recordings are for keys, or for this machine: start with --auth keys")
+        return responses.forbidden("recordings need a key, or a caller on this machine: pass --auth keys")
     try:
         return await _answer(request, rest, library, sees)
     except NoRecording:
         return responses.not_found()
     except StillRunning:
-        message = "the session goes on; delete its recording when it is over"
+        message = "the session is still running; delete its recording when it is over"
         return responses.problem(HTTPStatus.CONFLICT, "session_running", message)
     except RecorderBusy:
-        message = "too many ask for recordings; try again later"
+        message = "too many requests for recordings; try again later"
         return responses.problem(HTTPStatus.SERVICE_UNAVAILABLE, "service_unavailable", message)
 
 

@@ -1,4 +1,4 @@
-"""Settings that are read again while the adapter runs."""
+"""Settings that are reloaded while the adapter runs."""
 
 import dataclasses
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class RuntimeSettings:
-    """The options of a running adapter, and the objects that hold a part of them."""
+    """The reloadable options of a running adapter, and the objects that use them."""
 
     def __init__(self, services: Services, access: Access, read: Callable[[], AdapterOptions]) -> None:
         """`read` returns the options as they are now, or raises `ConfigurationError`."""
@@ -23,9 +23,9 @@ class RuntimeSettings:
         self._read = read
 
     def reload(self) -> None:
-        """Apply what can change at runtime and log what needs a restart.
+        """Apply the changed settings that can change at runtime; log those that need a restart.
 
-        Raises `ConfigurationError`, and then nothing changes.
+        Raises `ConfigurationError`; then nothing has changed.
         """
         new, old = self._read(), self._services.options
         changed = [

@@ -1,4 +1,4 @@
-"""Sessions of dead adapters, taken over for the clients that reconnect here."""
+"""Takeover of the sessions of dead adapters, when their clients reconnect here."""
 
 import asyncio
 import hmac
@@ -26,7 +26,7 @@ BEHIND_S: Final = 0.1
 
 
 class Takeovers:
-    """The takeover of sessions in Redis."""
+    """The takeover of sessions whose journals are in Redis."""
 
     def __init__(self, tokens: ResumeTokens, journals: SharedJournals) -> None:
         self._tokens = tokens
@@ -38,7 +38,8 @@ class Takeovers:
     ) -> TakenSession | Verdict:
         """Take over the session of a token, which then continues here; or return why that is impossible.
 
-        Redis is not asked for the sessions of other keys, so that its answer tells their holders nothing.
+        A token of another key is refused before Redis is asked, so that the answer reveals nothing about its
+        session.
         """
         claim = self._tokens.read(asked.token)
         holder = holder_of(connection.key.hash if connection.key is not None else None)
@@ -48,7 +49,7 @@ class Takeovers:
         path = path_of(selection)
         for attempt in range(TRIES):
             if attempt:
-                await asyncio.sleep(BEHIND_S)  # takes no place among those whose session is looked for
+                await asyncio.sleep(BEHIND_S)  # outside the semaphore
             if self._room.locked():
                 return errors.OWNER_UNREACHABLE
             async with self._room:
@@ -65,6 +66,6 @@ class Takeovers:
         try:
             return TakenSession.of(claim.session_id, stored, asked.last_event, nonces)
         except ValueError as error:
-            logger.warning("the state of a session cannot be read: %s", error)
+            logger.warning("takeover failed: the saved state cannot be read: %s", error)
             self._journals.give_up(claim.session_id)
             return errors.RESUME_FAILED

@@ -34,13 +34,13 @@ from ws_adapter.session.slot import Identity, Slot, SlotSource
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.25
-"""The interval of checking for a spare slot, and for sessions that wait for the held one."""
+"""The interval in seconds of checking for a spare slot, or for sessions that wait for the held slot."""
 
 
 class Background:
-    """The background transcription of one session. Its faults reach the conversation only through `tell`.
+    """The background transcription of one session. `tell` gets its results and its faults.
 
-    A slot is taken only if it is free and no session waits for it; it is given up as soon as one waits.
+    It takes a slot only if no session waits for that, and gives it up as soon as a session waits.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Background:
         self._coming: asyncio.Task[None] | None = None
         """The task that looks for a slot."""
         self._was_answered = asyncio.Event()
-        """An event that is set once the request for the found slot is settled."""
+        """Set once the request for the found slot is granted or refused."""
         self._slot: Slot | None = None
         self._slots: list[Slot] = []
-        """The present slot, and those that are being cleaned, the newest last."""
+        """The present slot and those that are being cleaned, in order; the newest is last."""
         self._timer: Timer | None = None
         self._look_at: float | None = None
-        """The time of the next check whether others wait for the slot; None without one."""
+        """The time of the next check whether others wait for the slot; None without a slot."""
         self._is_closed = False
 
     @property
@@ -99,10 +99,10 @@ class Background:
         coming = [self._coming] if self._coming is not None else []
         await asyncio.gather(*coming, *(slot.over() for slot in self._slots), return_exceptions=True)
 
-    # --------------------------------------------------------------------------------- doing
+    # ------------------------------------------------------------------------------- actions
 
     def _perform(self, steps: list[Step]) -> None:
-        """Carry steps out; their consequences come after the steps that are due already."""
+        """Carry out steps, after those that are pending."""
         if self._is_closed:
             return
         self._steps.extend(steps)
@@ -134,7 +134,7 @@ class Background:
                 streams.cancel(step.unit)
 
     def _arm(self) -> None:
-        """Set the timer to the next deadline; a held slot is checked in between."""
+        """Set the timer to the next deadline, or to the next check of a held slot."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -176,7 +176,7 @@ class Background:
             self._coming = asyncio.create_task(self._come(need, self._coming))
 
     async def _come(self, need: Need, before: asyncio.Task[None] | None) -> None:
-        """Look for a slot until there is one to spare."""
+        """Wait for a spare slot and request it."""
         if before is not None:
             await asyncio.wait({before})
         async with self._services.spare_slots.turn(need):
@@ -197,7 +197,7 @@ class Background:
             self._coming.cancel()
 
     def queued(self, place: Place) -> None:
-        """Give up the request: another session was faster, and no session may queue behind this one."""
+        """Give up the request: another session got the slot, and background work must not queue."""
         slot, self._slot = self._slot, None
         if slot is not None:
             asyncio.get_running_loop().call_soon(slot.give_up)
@@ -224,7 +224,7 @@ class Background:
         self._source.identity.meter.count_signals(*signals, in_background=True)
         slot = self._slot
         for signal in signals:
-            if self._slot is slot:  # else the rest is about a slot that was left
+            if self._slot is slot:  # else the remaining signals are of a slot that was given up
                 self._said(signal, slot)
 
     def _said(self, signal: Signal, slot: Slot | None) -> None:
@@ -239,6 +239,6 @@ class Background:
 
     def failed(self) -> None:
         error = sys.exception()
-        logger.error("a transcription failed", extra={"exception": where(error) if error else None})
+        logger.error("background transcription failed", extra={"exception": where(error) if error else None})
         self._leave_slot()
         self.refused(None)

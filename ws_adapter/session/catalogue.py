@@ -1,4 +1,4 @@
-"""The pools that one session may use."""
+"""The catalogue of one session: the pools that it may use."""
 
 from dataclasses import replace
 from typing import Final
@@ -35,7 +35,7 @@ class SessionCatalogue:
         return self._rights.models
 
     def __call__(self) -> Catalogue | None:
-        """Return the current catalogue; None while no worker is known, and the worker has to judge."""
+        """Return the current catalogue; None while no worker is known and any model is allowed."""
         known = self._registry.catalogue()
         if known is not None:
             return narrowed(known, self.mode, self._rights, self.pool)
@@ -49,10 +49,10 @@ class SessionCatalogue:
 
 
 def narrowed(known: Catalogue, mode: Mode | None, rights: Rights, slot: str | None = None) -> Catalogue:
-    """Return the pools that these rights allow and that serve `mode`, None for any; `slot` is a pool's name.
+    """Return the pools that these rights allow and that serve `mode`, None for any.
 
-    Workers that hear and speak say themselves whether they see, so both duplex modes stand for each other
-    where one of them is not served.
+    `slot` is the pool of the session's slot. If no pool serves a full-duplex mode, pools of the other
+    full-duplex mode are returned: their workers decide whether they accept video.
     """
     pools = [_within(pool, rights) for pool in known.pools if rights.allows_model(pool.model)]
     transcribes = any(Mode.TRANSCRIPTION in pool.capabilities.modes for pool in pools)

@@ -1,8 +1,8 @@
 """Failover of a session to another worker: its journal, its bounds, and the units that wait meanwhile.
 
-A session may move again and again, but not because of what it sends itself: input that was at two workers
-when they were lost goes to no third one, and a session that loses `MOST_CRASHES` workers in
-`CRASH_WINDOW_S` does not survive the next loss.
+A session may move any number of times, unless it may be the cause: input that was at two workers when they
+were lost is sent to no third worker, and a session that has lost `MOST_CRASHES` workers within
+`CRASH_WINDOW_S` ends with the next loss.
 """
 
 from collections import deque
@@ -21,25 +21,25 @@ from ws_adapter.worker.session_streams import SessionStreams
 LOSSES: Final = frozenset(
     {Reason.WORKER_LOST, Reason.ENGINE_FATAL, Reason.UNIT_TIMEOUT, Reason.DRAINING},
 )
-"""Reasons for which the worker is lost, not the session alone."""
+"""Reasons that concern the whole worker, not this session alone."""
 
 MOST_CRASHES: Final = 2
-"""The most workers that a session may lose within `CRASH_WINDOW_S` and continue."""
+"""The most workers that a session may lose within `CRASH_WINDOW_S` and still move."""
 
 CRASH_WINDOW_S: Final = 600.0
 
 LONGEST_S: Final = 30.0
-"""The seconds that a session waits for another worker with a replayed journal."""
+"""The seconds within which another worker must have replayed the journal."""
 
 HAND_OVER_S: Final = 5.0
-"""The seconds that a draining worker may take for its units."""
+"""The seconds that a draining worker may take to finish its units."""
 
 MOST_ATTEMPTS: Final = 5
 """The most slots that a session tries in one failover."""
 
 ATTEMPT_S: Final = 0.25
-"""The pause after a failed attempt, times their number: a worker that was cut off refuses many at once.
-The first attempt follows at once, so that no new session gets in before."""
+"""The pause after the second failed attempt, in seconds; it grows by as much with each further one. After the
+first there is no pause, so that no new session takes the slot."""
 
 
 class SavedFailover(Struct, frozen=True):
@@ -50,7 +50,7 @@ class SavedFailover(Struct, frozen=True):
     """Mode in which the worker serves it."""
     pool: str
     crashes_ago: tuple[float, ...]
-    """The ages in seconds of the losses that count."""
+    """The ages in seconds of the losses within `CRASH_WINDOW_S`."""
     suspect: int
     written: int
 
@@ -69,9 +69,9 @@ class Failover:
         self._attempts = 0
         self._crashes: deque[float] = deque()
         self._suspect = 0
-        """Newest unit that was at a worker when it was lost."""
+        """The newest unit that was at a worker when the worker was lost."""
         self._written = 0
-        """Newest unit that the worker got."""
+        """The newest unit that the worker got."""
 
     @property
     def is_moving(self) -> bool:
@@ -91,10 +91,9 @@ class Failover:
         return SavedFailover(self.journal.save(), mode, pool, ago, self._suspect, self._written)
 
     def restore(self, saved: SavedFailover, now: float, *, was_handed_over: bool) -> FailoverOutcome | None:
-        """Go on from a saved state by a failover.
+        """Continue from a saved state with a failover. Return why the session ends; None if it moves.
 
-        The death of its adapter counts as the loss of a worker, unless the session was handed over. Return
-        why the session ends with it; None if it moves.
+        The death of its adapter counts as the loss of a worker, unless the session was handed over.
         """
         self._crashes.extend(now - ago for ago in saved.crashes_ago)
         self._suspect, self._written = saved.suspect, saved.written
@@ -112,13 +111,13 @@ class Failover:
             self.journal.written(run.unit)
 
     def cancel(self, streams: SessionStreams | None, unit: int) -> None:
-        """Cancel units; while the session moves, the dialect is asked again afterwards."""
+        """Cancel units up to `unit` that the worker has; while the session moves, do nothing."""
         last = min(unit, self._written)
         if streams is not None and last and not self.is_moving:
             streams.cancel(last)
 
     def rewind(self, streams: SessionStreams | None, unit: int, heard_samples: int | None) -> None:
-        """Undo the model's output after so many samples of a unit."""
+        """Undo the model's output after `heard_samples` of a unit, None for all of its samples."""
         self.journal.rewinds.append(TakenBack(unit, heard_samples))
         if streams is not None and not self.is_moving:
             streams.rewind(unit, heard_samples)
@@ -126,7 +125,7 @@ class Failover:
     # ---------------------------------------------------------------------------------------- moves
 
     def lost(self, reason: Reason, now: float) -> FailoverOutcome | None:
-        """Handle a lost or draining worker. Return why the session ends with it; None if it moves."""
+        """Handle a lost or draining worker. Return why the session ends; None if it moves."""
         if not self.journal.suffices:
             return FailoverOutcome.NO_JOURNAL
         if reason is not Reason.DRAINING and self._is_suspicious(now):
@@ -138,7 +137,7 @@ class Failover:
         return None
 
     def stay(self, streams: SessionStreams) -> None:
-        """Stay at the worker after all: give it the units that were held back."""
+        """Cancel the move: give the worker the units that were held back."""
         self.is_leaving = False
         for unit, parts in self.journal.unanswered:
             if unit > self._written:
@@ -146,13 +145,12 @@ class Failover:
                 streams.write_unit(unit, parts)
 
     def next_attempt_s(self) -> float | None:
-        """Count an attempt to get a slot; return the seconds until the next one, None if there may be
-        none."""
+        """Count a failed attempt; return the pause before the next one in seconds, None if there is none."""
         self._attempts += 1
         return (self._attempts - 1) * ATTEMPT_S if self._attempts < MOST_ATTEMPTS else None
 
     def go_on(self, streams: SessionStreams) -> list[int]:
-        """Give the waiting units to a worker with a replayed journal; return units that are to be closed."""
+        """Give the waiting units to a worker that has replayed the journal; return the units to close."""
         self.reason = None
         streams.journal = self.journal
         for order in self.journal.rewinds:

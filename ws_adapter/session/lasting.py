@@ -1,4 +1,4 @@
-"""The state of a session in Redis, assembled from the parts of the session for another adapter."""
+"""The state of a session that is kept in Redis, for its takeover by another adapter."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -19,14 +19,14 @@ from ws_adapter.shared_journal.stream import SessionSnapshot
 from ws_adapter.worker.journal import Journal, KeptUnit, Parts
 
 COMMIT_S: Final = 0.5
-"""The seconds after which input without a resulting event is written."""
+"""The shortest interval of writing input that has caused no event, in seconds."""
 
 MOST_BLOB_BYTES: Final = 48 * 2**20
-"""The most bytes of data beside the worker's journal for a session that can be taken over."""
+"""The most bytes of data beside the worker's journal; larger sessions cannot be taken over."""
 
 
 class SavedSession(Struct, array_like=True, frozen=True):
-    """The state of a session. `received` counts the messages that are in it."""
+    """The state of a session. `received` is the number of client messages that it includes."""
 
     received: int
     machine: bytes
@@ -39,7 +39,7 @@ _read: Final = msgspec.msgpack.Decoder(SavedSession).decode
 
 
 class TakenSession(Struct, frozen=True):
-    """A session of another adapter, and the client that resumes it."""
+    """A session that is taken over from another adapter, and the request of its client."""
 
     session_id: str
     label: str
@@ -75,11 +75,11 @@ class TakenSession(Struct, frozen=True):
 
 
 class SessionParts(Protocol):
-    """The parts of a session that change."""
+    """The session, as far as its journal writer uses it."""
 
     @property
     def machine(self) -> Machine:
-        """The dialect."""
+        """The protocol state machine."""
 
     @property
     def slot(self) -> Slot | None:
@@ -91,14 +91,14 @@ class SessionParts(Protocol):
 
     @property
     def unread(self) -> int:
-        """Messages that were taken and are not carried out yet."""
+        """The number of received messages that are not handled yet."""
 
     def taken_elsewhere(self) -> None:
         """Handle that another adapter has taken the session over."""
 
 
 class SessionJournalWriter:
-    """The journal writer of one session."""
+    """The writer of one session's journal in Redis."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class SessionJournalWriter:
         self._stream.commit()
 
     def commit_soon(self) -> None:
-        """Write all changes, unless that was done a moment ago, since no event depends on it."""
+        """Write all changes, unless the last write is less than `COMMIT_S` ago."""
         if self._clock.now() - self._committed_at >= COMMIT_S:
             self.commit()
 

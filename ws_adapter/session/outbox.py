@@ -17,7 +17,7 @@ CHECK_S: Final = 0.5
 """The interval of checking for progress while the outbox is over its bound."""
 
 OVERFLOW: Final = 2
-"""The multiple of its bound in bytes at which the outbox is full, whether or not the client reads."""
+"""The multiple of its bound in bytes beyond which the client counts as stalled, even if it reads."""
 
 _EVENT_BYTES: Final = 512
 _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
@@ -39,11 +39,11 @@ class Bounds:
 class Outbox:
     """Events in the order of sending. `run` sends them; `put` never waits.
 
-    `send` takes the parts of a frame, as does `send_at_once`, which never waits, and is False if it cannot.
-    Over its `bounds` the session is told to run no more units
-    (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
-    tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits
-    is counted in `load`.
+    `send` takes the parts of a frame. So does `send_at_once`, which never waits, and returns False if it
+    cannot send. `on_congested` is called when the outbox exceeds its `bounds` and when it no longer does;
+    meanwhile the session runs no units. `on_stalled` is called once, after `stall_s` seconds over the bounds
+    without progress. `buffered` returns the bytes in the transport, so that progress within one large frame
+    counts. Waiting bytes are counted in `load`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Outbox:
         return self._congested
 
     def hold_up(self, is_held_up: bool) -> None:
-        """Set whether there is no connection, during which no progress is expected."""
+        """Set whether there is no connection: meanwhile no progress is expected."""
         self._is_held_up = is_held_up
         self.stop()
         if not is_held_up and self._congested:
@@ -106,7 +106,7 @@ class Outbox:
 
     @property
     def waiting(self) -> list[Parts]:
-        """The encoded waiting events, as they will be sent."""
+        """The waiting events, encoded as they will be sent."""
         for item in self._items:
             if id(item) not in self._encoded:
                 self._encoded[id(item)] = self._encode(item)
@@ -153,7 +153,7 @@ class Outbox:
         await self._flushed.wait()
 
     async def run(self) -> None:
-        """Send until cancelled. Raises the errors of `send`; then no event is left to wait for."""
+        """Send until cancelled. Raises the errors of `send`; `flushed` returns then."""
         try:
             while True:
                 self._is_sending = True
@@ -175,7 +175,7 @@ class Outbox:
             self.end()
 
     def end(self) -> None:
-        """Stop sending, and release the waiting events and the session."""
+        """Stop sending, uncount the waiting bytes, and drop the references to the session."""
         self.stop()
         if not self._is_over:
             self._is_over = True
@@ -207,7 +207,7 @@ class Outbox:
             self._load.inflight_bytes += size
 
     def _weigh(self) -> None:
-        # Seconds are summed as floats: an empty outbox must not count as a little more than nothing.
+        # The sum of seconds is a float, whose rounding error an empty outbox may keep.
         bounds = self._bounds
         over = bool(self._items) and (self._audio_s > bounds.audio_s or self._bytes > bounds.bytes)
         if over and self._bytes > OVERFLOW * bounds.bytes:
@@ -242,7 +242,7 @@ class Outbox:
         if not self._stalled:
             self._stalled = True
             self.stop()
-            # Not at once: the caller may be in the middle of what it has to say.
+            # Not at once: the caller may be putting several events.
             asyncio.get_running_loop().call_soon(self._on_stalled)
 
 

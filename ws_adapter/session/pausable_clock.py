@@ -6,7 +6,7 @@ from ws_adapter.process.clock import Clock, Timer
 
 
 class PausableClock:
-    """A clock that is behind another one by the time of all pauses."""
+    """A clock that lags another one by the total time of its pauses."""
 
     def __init__(self, clock: Clock) -> None:
         self.unix = clock.unix
@@ -16,7 +16,7 @@ class PausableClock:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is paused."""
+        """Whether the clock is paused."""
         return self._paused_at is not None
 
     def now(self) -> float:
@@ -24,7 +24,7 @@ class PausableClock:
         return now - self._behind_s
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call `callback` at a time of the other clock; a pause does not delay it."""
+        """Call `callback` at `when`, a time of this clock; a later pause does not delay the call."""
         return self._clock.call_at(when - self.now() + self._clock.now(), callback)
 
     def pause(self) -> None:

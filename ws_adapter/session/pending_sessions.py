@@ -1,4 +1,4 @@
-"""Open sessions without a request for a slot: a bounded number, without a time limit."""
+"""Sessions that have not requested a slot yet: their number is bounded, their time is not."""
 
 from collections import Counter
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ MOST_PENDING: Final = 256
 
 
 class PendingSession(Protocol):
-    """A session without a request for a slot."""
+    """A session that may not have requested a slot yet."""
 
     @property
     def has_asked(self) -> bool:
@@ -21,7 +21,7 @@ class PendingSession(Protocol):
 
 
 class PendingSessions:
-    """The pending sessions, the oldest first. One too many ends the oldest of the caller with the most."""
+    """The pending sessions, oldest first. Beyond the bound, the oldest of the caller with the most ends."""
 
     def __init__(self, most: int = MOST_PENDING) -> None:
         self._most = most
@@ -31,7 +31,7 @@ class PendingSessions:
         return len(self._callers)
 
     def enter(self, session: PendingSession, caller: str) -> None:
-        """Count an open session."""
+        """Add an open session of a caller; end another one if there are too many."""
         self._callers[session] = caller
         if len(self._callers) <= self._most:
             return
@@ -44,5 +44,5 @@ class PendingSessions:
         oldest.end(errors.NOT_STARTED)
 
     def leave(self, session: PendingSession) -> None:
-        """Record the end of a session."""
+        """Remove a session that is over. Harmless when repeated."""
         self._callers.pop(session, None)

@@ -1,5 +1,4 @@
-"""Threads for input that would cause head-of-line blocking on the event loop: minutes of sound, requests
-full of media."""
+"""Threads for reading large input, such as minutes of audio, which would block the event loop."""
 
 import asyncio
 import heapq
@@ -15,10 +14,10 @@ T = TypeVar("T")
 
 
 class Readers:
-    """A pool of `READERS` threads for the work of sessions beside the event loop.
+    """A pool of `READERS` threads for work of sessions off the event loop.
 
-    Each session has one job at a time and waits for it, so there are at most as many jobs as sessions. They
-    are done in turn, those of sessions with a slot first.
+    Each session has one job at a time, so there are at most as many jobs as sessions. Jobs of sessions with a
+    slot are done first, else in the order of arrival.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class Readers:
             turn: asyncio.Future[None] = loop.create_future()
             heapq.heappush(self._waiting, (not has_slot, next(self._numbers), turn))
             try:
-                await turn  # a thread comes with it
+                await turn  # the turn brings a free thread
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
                     self._hand_on()

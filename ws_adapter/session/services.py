@@ -20,7 +20,7 @@ class Services:
     """Services that all sessions of a server share."""
 
     options: AdapterOptions
-    """Replaced when settings are read again; a session keeps those it began with."""
+    """The current options, replaced when settings are reloaded."""
     dispatcher: Dispatcher
     registry: Registry
     clock: Clock

@@ -1,4 +1,4 @@
-"""One conversation: a dialect between a public socket and the workers, with its timers and its slots."""
+"""One session: a protocol state machine between a client's socket and a worker, with timers and slots."""
 
 import asyncio
 import logging
@@ -70,12 +70,12 @@ CLOSE_TIMEOUT_S: Final = 5.0
 SLOW_CLOSE_TIMEOUT_S: Final = 1.0
 
 MUCH_BYTES: Final = 2 * 2**20
-"""The share of a session in waiting input above which it may not use the last half of the bound. It is a
-minute of int16, so that backlogs do not block live sessions."""
+"""The waiting input of a session, in bytes, above which its input is dropped once the adapter's bound is half
+full. It is about a minute of int16 audio, so that backlogs do not block live sessions."""
 
 
 class Session:
-    """Runs one conversation from the open socket to its end, after which it holds no resources."""
+    """One session, from the open socket to its end, after which it holds no resources."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Session:
         recording: Recording | None = None,
         taken: TakenSession | None = None,
     ) -> None:
-        """`catalogue` is the one that `machine` asks: it is told here which pool the slot is in. `clock` is
-        that of `telemetry` too, and stands still while the session has no connection. With `taken` the
-        session goes on that another adapter had."""
+        """`catalogue` is shared with `machine`; this session sets the pool of the slot in it. `clock` is
+        shared with `telemetry`, and pauses while there is no connection. `taken` is a session of another
+        adapter to continue."""
         options, load = services.options, services.load
         self._identity = identity
         self._socket = socket
         self._resumable = socket if isinstance(socket, ResumableConnection) else None
-        """The socket, if another connection can replace its connection."""
+        """The socket, if the session can be resumed over another connection."""
         self._machine = machine
         self._services = services
         self._telemetry = telemetry
@@ -115,7 +115,7 @@ class Session:
         self._taken = taken
         journals, resumable = services.shared_journals, self._resumable
         lasts = journals is not None and resumable is not None and machine.lasts
-        # The journal must hold the cause of an event before the event is sent.
+        # An event may be sent only after the journal has its cause.
         at_once = _never if lasts else socket.write_text
         if recording is not None and not lasts:
             at_once = partial(self._write_text, recording)
@@ -137,15 +137,15 @@ class Session:
                 journals, resumable, self._outbox, clock, identity.label, self, is_taken=taken is not None
             )
         self._reading: asyncio.Task[None] | None = None
-        """The task that reads a message beside the event loop; later messages wait."""
+        """The task that reads a large message off the event loop; later messages wait."""
         self._pace = events_window() if identity.kind is not Kind.TRANSCRIPTION else None
-        """The rate limit of messages; transcription bounds its audio instead."""
+        """The rate limit of messages; None for transcription, which bounds its audio."""
         self._is_full = False
         """Whether the machine has stopped reading for now."""
         self._is_holding = False
         """Whether a message waits to be handled; later ones wait in the socket."""
         self._room = asyncio.Event()
-        """An event that is set when either condition may have ended."""
+        """Set when one of these conditions may have ended."""
         self._held_until = float("-inf")
         """The time at which a message last waited for its turn."""
         self._sending: asyncio.Task[None] | None = None
@@ -157,7 +157,7 @@ class Session:
         self._slot: Slot | None = None
         """The slot of the machine, or the one that it queues for."""
         self._slots: list[Slot] = []
-        """The present slot, and those that are being cleaned, the newest last."""
+        """The present slot and those that are being cleaned, in order; the newest is last."""
         self._timer: Timer | None = None
         self._timer_at: float | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -192,7 +192,7 @@ class Session:
                 self._continue(self._taken)
             self._socket.when_flooding(self.end)
             self._socket.when_text(self._take_text)
-            # A task of its own: a frame wakes the reader, and not all those who wait for the session's end.
+            # In its own task: a frame then wakes only the reader, not the tasks that await the session's end.
             await asyncio.create_task(self._read())
         except Exception:
             self.failed()
@@ -232,20 +232,19 @@ class Session:
         self._give_up_client()
 
     def hand_over(self) -> bool:
-        """Let another adapter continue the session when its client comes there; return False if that is
-        impossible."""
+        """Offer the session to other adapters, where its client may resume it; return False if impossible."""
         if self._lasting is None or not self._lasting.hand_over():
             return False
         self._leave_for(CloseSocket(CloseCode.SERVICE_RESTART, errors.SHUTDOWN))
         return True
 
     def taken_elsewhere(self) -> None:
-        """Handle that another adapter has taken the session over, since it took this one for dead."""
-        logger.warning("another adapter has the session")
+        """Handle that another adapter has taken the session over, because this adapter seemed dead."""
+        logger.warning("session lost: another adapter has taken it over")
         self._leave_for(CloseSocket(CloseCode.RESUMED_ELSEWHERE, "resumed_elsewhere"))
 
     def _leave_for(self, close: CloseSocket) -> None:
-        """End the session on this adapter alone, without a last event."""
+        """Close the socket without a last event: the session continues at another adapter."""
         self._machine.disconnected()
         self._outbox.clear()
         self._perform([close])
@@ -257,13 +256,13 @@ class Session:
             self._socket.abort()
 
     def _continue(self, taken: TakenSession) -> None:
-        """Continue a session of another adapter, or end it."""
+        """Continue a session of another adapter; end it if that fails."""
         try:
             self._move_here(taken)
-        except Exception as error:  # the state may be anything that somebody wrote to Redis
-            logger.warning("a session of another adapter cannot go on here: %.200r", error)
+        except Exception as error:  # the state in Redis may be arbitrary
+            logger.warning("takeover failed: %.200r", error)
             self.end(errors.RESUME_FAILED)
-            if self._closing is None:  # it was over already when its adapter died
+            if self._closing is None:  # the session was over before its adapter died
                 self._perform([closing(errors.RESUME_FAILED)])
 
     def _move_here(self, taken: TakenSession) -> None:
@@ -303,10 +302,10 @@ class Session:
             raise
         return failover
 
-    # --------------------------------------------------------------------------------- doing
+    # ------------------------------------------------------------------------------- actions
 
     def _perform(self, actions: list[Action]) -> None:
-        """Carry actions out. Their consequences come after the pending actions."""
+        """Carry out actions, after those that are pending."""
         due = self._actions
         due.extend(actions)
         if self._is_performing:
@@ -372,7 +371,7 @@ class Session:
                 self._closing = asyncio.create_task(self._close(action, self._patience_s))
 
     def _run(self, run: Run, slot: Slot) -> None:
-        """Give a unit to the worker; large ones are serialised beside the event loop."""
+        """Give a unit to the worker; serialise large units off the event loop."""
         traceparent = self._telemetry.units.ran(run)
         if self._sending is None and not is_large(run):
             slot.run(run, traceparent)
@@ -382,7 +381,7 @@ class Session:
     async def _send_large(
         self, before: asyncio.Task[None] | None, run: Run, slot: Slot, traceparent: str
     ) -> None:
-        """Send a large unit in the order of the units."""
+        """Serialise a unit on a thread and send it, after the earlier units."""
         try:
             if before is not None:
                 await before
@@ -418,7 +417,7 @@ class Session:
             self._perform(item.tell(news, self._clock.now()))
 
     def _hold(self) -> None:
-        """Count the input that waits, or is at the worker, in the load."""
+        """Update the count of this session's input bytes in the load."""
         held = self._machine.held_bytes
         if self._listener is not None:
             held += self._listener.held_bytes
@@ -442,9 +441,9 @@ class Session:
         self._outbox.put(send)
 
     def _arm(self, deadline: float | None) -> None:
-        """Set the timer to the dialect's next deadline.
+        """Set the timer to the machine's next deadline.
 
-        Most deadlines only move later: then the timer stays, and is set again when it fires too early.
+        `_perform` leaves the timer alone if the deadline only moves later; it then fires too early once.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -466,9 +465,9 @@ class Session:
         return pool is not None and self._services.dispatcher.is_contended(pool)
 
     def failed(self) -> None:
-        """End only this session because of a defect whose exception is being handled."""
+        """End this session alone because of a defect, whose exception is being handled."""
         error = sys.exception()
-        logger.error("the session failed", extra={"exception": where(error) if error else None})
+        logger.error("session failed", extra={"exception": where(error) if error else None})
         self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
 
     # -------------------------------------------------------------------------------- the socket
@@ -490,13 +489,13 @@ class Session:
         self._arm(self._machine.deadline)
 
     def offered(self) -> None:
-        """Handle a new token: it opens the session at other adapters too."""
+        """Handle a new token: write its nonce to the journal, so that other adapters accept it."""
         if self._lasting is not None:
             self._lasting.commit()
 
     @property
     def machine(self) -> Machine:
-        """The dialect."""
+        """The protocol state machine."""
         return self._machine
 
     @property
@@ -511,7 +510,7 @@ class Session:
 
     @property
     def unread(self) -> int:
-        """Messages that were taken and are not carried out yet."""
+        """The number of received messages that are not handled yet."""
         return self._is_holding + (self._reading is not None)
 
     async def _read(self) -> None:
@@ -530,8 +529,10 @@ class Session:
                 await self._reading
 
     async def _may_read(self) -> None:
-        """Wait until the session takes another message: a faster client is slowed down, since the socket
-        is not read meanwhile."""
+        """Wait until the session may read another message.
+
+        The socket is not read meanwhile, which applies back-pressure to the client.
+        """
         while (at := self._next_read_at()) is not None:
             self._socket.hold(True)
             self._room.clear()
@@ -545,7 +546,7 @@ class Session:
                 self._held_until = self._clock.now()
 
     def _next_read_at(self) -> float | None:
-        """Return when another message may be read, infinity if unknown; None if it may now."""
+        """Return the time when another message may be read, infinity if unknown; None for now."""
         if self._machine.is_over:
             return None
         if self._is_full:
@@ -554,7 +555,7 @@ class Session:
         return at if at > self._clock.now() else None
 
     def _take_text(self, text: bytes) -> bool:
-        """Handle a new message; return False while another one is read, or has to wait."""
+        """Handle a new message; return False if an earlier one is not handled, or this one has to wait."""
         if self._reading is not None or self._is_holding or self._next_read_at() is not None:
             return False
         if self._resumable is not None:
@@ -581,7 +582,7 @@ class Session:
         else:
             self._finish(actions, message, is_lost)
         if self._lasting is not None and self._resumable is not None and self._resumable.is_confirmed:
-            self._lasting.commit()  # the token before opens nothing any more
+            self._lasting.commit()  # the previous token is no longer valid
 
     async def _read_offloaded(self, actions: list[Action], message: Message, is_lost: bool) -> None:
         try:
@@ -609,7 +610,7 @@ class Session:
         return self._load.is_full or self.is_waiting or self._machine.held_bytes > MUCH_BYTES
 
     def _is_late(self, message: Message) -> bool:
-        """Return whether the output for a message would come too late."""
+        """Return whether the output for a message would be too late."""
         if self._load.is_late:
             return True
         if message.is_newest or message.age_s <= self._services.options.max_lag_s:
@@ -633,13 +634,13 @@ class Session:
         except Disconnected:
             pass
         except Exception as error:
-            logger.error("the session cannot send", extra={"exception": where(error)})
+            logger.error("sending failed: connection aborted", extra={"exception": where(error)})
             self._socket.abort()
 
     async def _close(self, action: CloseSocket, patience_s: float) -> None:
-        """Send the remaining events, then close; a client that takes too long is disconnected.
+        """Send the remaining events, then close; abort after `patience_s` seconds.
 
-        A client that lost its connection before that gets all of it if it comes back in time.
+        A client that has lost its connection gets the events if it resumes the session in time.
         """
         if self._resumable is not None:
             self._resumable.ends_with_an_answer = action.reason == errors.DONE
@@ -664,7 +665,7 @@ class Session:
         self._congest()
 
     def _congest(self) -> None:
-        """Tell the machine whether units may run."""
+        """Update the machine's view of whether units may run."""
         is_congested = self._outbox.is_congested or self._clock.is_paused
         try:
             self._perform(self._machine.congested(is_congested, self._clock.now()))
@@ -738,8 +739,8 @@ class Session:
             elif not isinstance(signal, Prefilled):
                 has_changed = True
             if told and LeaveSlot in map(type, told):
-                break  # the rest is about a slot that the session has left
-        # Where nothing is done about a part of a unit, nothing else has changed.
+                break  # the remaining signals are of a slot that was given up
+        # A part of a unit that causes no action changes nothing else.
         if actions or has_changed:
             self._perform(actions)
         if done is not None:
@@ -752,8 +753,7 @@ def _never(*parts: bytes) -> bool:
 
 
 def _is_refusal(action: Action) -> bool:
-    """Return whether an action tells the client that its event was rejected; a failed unit is told with an
-    answer."""
+    """Return whether an action rejects an event of the client; reports of failed units have an answer."""
     return isinstance(action, Send) and action.answer is None and action.event.fault is not None
 
 

@@ -1,4 +1,4 @@
-"""A slot of a session: queued for, attached, and cleaned before another session gets it."""
+"""A slot of a session: its wait in the queue, its worker session, its cleaning, and its failover."""
 
 import asyncio
 import logging
@@ -37,19 +37,19 @@ from ws_adapter.worker.session_streams import SessionStreams
 logger = logging.getLogger(__name__)
 
 NEW_LEASES: Final = 3
-"""How often a session that lost its worker before it began may get another slot."""
+"""How many more slots a session may get that loses its worker before it begins."""
 
 BUSY_RETRIES: Final = 10
 BUSY_RETRY_S: Final = 0.5
 
 BACKSTOP_S: Final = 60.0
-"""The seconds beyond the public limit after which a worker ends a session, in case the adapter forgets it."""
+"""The seconds beyond the public limit after which a worker ends a session that the adapter has not ended."""
 
 LONGEST_CALL_S: Final = 86_400.0
-"""Deadline of a session's calls when there is no session limit."""
+"""The deadline in seconds of a session's calls without a session limit."""
 
 NEXT_SLOT_S: Final = 1.0
-"""The seconds that a session waits for its last slot to be cleaned before it queues for another."""
+"""The most seconds that a session waits for the cleaning of its last slot before it queues again."""
 
 _ELSEWHERE: Final = frozenset(
     {
@@ -65,8 +65,8 @@ _ELSEWHERE: Final = frozenset(
 """Reasons for which a session that fails before it began is retried with a new lease."""
 
 _ANYWHERE: Final = _ELSEWHERE | LOSSES | {Reason.NO_FREE_SLOT}
-"""Reasons for which a moving session is retried: its slot may still be in use by the session that was cut
-off."""
+"""Reasons for which a moving session is retried: a session that has lost its adapter may still be in the
+slot."""
 
 _REFUSALS: Final[dict[type[Exception], Verdict]] = {
     QueueFull: VERDICTS[Reason.QUEUE_FULL],
@@ -77,7 +77,7 @@ _REFUSALS: Final[dict[type[Exception], Verdict]] = {
 
 
 class SlotHolder(Protocol):
-    """The holder of a slot, or of a place in the queue. No method is called once the slot is given up."""
+    """The callbacks of a slot. None is called once the slot is given up."""
 
     def queued(self, place: Place) -> None:
         """Handle a place in the queue."""
@@ -86,13 +86,13 @@ class SlotHolder(Protocol):
         """Handle a worker that waits for the config; `worker` is its name and the number of the slot."""
 
     def displaced(self) -> None:
-        """Handle a worker lost before it was ready; another slot is looked for."""
+        """Handle the loss of the worker before it was ready; another slot is requested."""
 
     def reattached(self, worker: str) -> None:
-        """Handle another worker in place of a lost one, which has replayed the journal; see `attached`."""
+        """Handle another worker in place of the lost one, before it replays the journal; see `attached`."""
 
     def refused(self, verdict: Verdict) -> None:
-        """Handle that there is no slot."""
+        """Handle that no slot was granted."""
 
     def said(self, *signals: Signal) -> None:
         """Handle the signals of one message of the worker, in order."""
@@ -125,8 +125,8 @@ class SlotSource:
         *,
         is_background: bool = False,
     ) -> None:
-        """`is_background`: a lost slot is not replaced, since a replacement would go before all waiting
-        sessions."""
+        """With `is_background` a lost slot is not replaced, since the replacement would be at the head of the
+        queue."""
         self.is_background = is_background
         limit_s = services.options.session_limits_s[identity.kind]
         self.identity = identity
@@ -140,19 +140,19 @@ class SlotSource:
             _idle_limit_s(identity.kind, services.options),
         )
         self.revision = ""
-        """The revision of the session's last worker."""
+        """The revision of the session's last worker; empty before the first."""
         self._attaches = 0
 
     def new_name(self) -> str:
-        """Return the name of the session for its next worker: no worker sees a name twice."""
+        """Return the session id for the next worker. No worker gets the same id twice."""
         self._attaches += 1
         return f"{self.identity.session_id}-{self._attaches}"
 
 
 class Slot:
-    """A slot from the queue until it is clean again.
+    """A slot of one session, from entering the queue until the slot is clean again.
 
-    `after` is the last slot of the same session: while that is being cleaned, nobody is told to wait for it.
+    `after` is the session's last slot: this one is requested once that is clean, or after `NEXT_SLOT_S`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Slot:
         after: "Slot | None" = None,
         displaced: "tuple[Failover, SavedFailover] | None" = None,
     ) -> None:
-        """With `displaced` the session moves here from another adapter, and starts from that state."""
+        """`displaced` is the failover state of a session that moves here from another adapter."""
         self.streams: SessionStreams | None = None
         """The session at the worker, while it is attached."""
         self.pool: str | None = None
@@ -172,7 +172,7 @@ class Slot:
         self._target = ""
         """The address of its worker."""
         self.said = self._said_early
-        """The handler of unit signals, which is the holder's own."""
+        """The present handler of signals."""
         self._source = source
         self._holder = holder
         self._telemetry = source.telemetry.slot()
@@ -180,19 +180,19 @@ class Slot:
         self._began = False
         self._lost: Reason | None = None
         self._leaves_at: float | None = None
-        """The end of a draining worker that has the session before it begins."""
+        """The time at which a worker ends that began to drain before the session began; else None."""
         self._moves = False
-        """Whether it gives its slot up for one of a worker that can serve it."""
+        """Whether this slot is exchanged for one of a worker that serves the setup."""
         self._waits = False
-        """Whether a worker that refused it was full, so that it returns to the queue."""
+        """Whether the worker that refused the session was full, so that the session queues again."""
         self._failover: Failover | None = None
         """The failover of the session; None without a journal."""
         self._mode: Mode | None = None
         """The mode at the worker, once the session is configured."""
         self._drains = False
-        """Whether the worker drains."""
+        """Whether the worker is draining."""
         self._timer: Timer | None = None
-        """The timer for a draining worker, or for another one."""
+        """The time limit of leaving a draining worker, or of a failover."""
         self._unwatch: Callable[[], object] = lambda: None
         if displaced is not None:
             self._continue(*displaced)
@@ -208,7 +208,7 @@ class Slot:
         await asyncio.wait({self._task})
 
     def give_up(self) -> None:
-        """Leave the queue, or have the worker clean the slot."""
+        """Leave the queue, or release the slot, which its worker then cleans."""
         self._is_given_up = True
         if self._failover is not None and self._failover.is_moving:
             self._report(FailoverOutcome.LEFT)
@@ -221,10 +221,9 @@ class Slot:
             self._task.cancel()
 
     def open(self, setup: WorkerSetup) -> None:
-        """Configure the session at the worker, or at another one if only that serves it.
+        """Configure the session at the worker, or at another worker if only another one serves it.
 
-        The session then waits at the end of that pool's queue, since a slot of one pool is no place in
-        another's.
+        In the latter case the session waits at the end of the queue of the other pool.
         """
         registry = self._source.services.registry
         if self.streams is None:
@@ -249,7 +248,7 @@ class Slot:
         self._failover = Failover(journal)
         streams.open_with(journal.settle(session_config(setup, source.config_limit_s)))
 
-    # ------------------------------------------------------------------------------------ its units
+    # ---------------------------------------------------------------------------------------- units
 
     @property
     def is_moving(self) -> bool:
@@ -279,7 +278,7 @@ class Slot:
         elif self.streams is not None:
             self.streams.rewind(unit, heard_samples)
 
-    # ------------------------------------------------------------------------------------ holding it
+    # -------------------------------------------------------------------------------- holding a slot
 
     async def _hold(self, after: "Slot | None") -> None:
         try:
@@ -299,14 +298,14 @@ class Slot:
             return
         finally:
             self._forget_journal()
-            self.said = _ignore_signals  # a method of its own would be a reference cycle
+            self.said = _ignore_signals  # a bound method would be a reference cycle
         if verdict is not None and not self._is_given_up:
             self._holder.refused(verdict)
 
     async def _hold_slots(self) -> Verdict | None:
-        """Hold slots until one is given up, or there is a reason not to look for another."""
+        """Hold slots until the session ends; return the reason if no other slot may be requested."""
         lost = 0
-        again: str | None = self.pool  # of a session that moves here
+        again: str | None = self.pool  # set for a session of another adapter
         while True:
             try:
                 await self._hold_one(again)
@@ -316,7 +315,7 @@ class Slot:
             if self._source.is_background:
                 return VERDICTS[reason]
             if self._moves:
-                # Another model was asked for than a worker of this pool has: nothing was lost.
+                # The setup needs another pool: no worker was lost.
                 self._moves, again = False, None
                 continue
             again = self.pool
@@ -335,7 +334,7 @@ class Slot:
                 return VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
 
     async def _hold_one(self, again: str | None) -> None:
-        """Hold one slot from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
+        """Hold one slot from the queue until it is clean. Raises `AttachFailed` if it was lost."""
         source, telemetry = self._source, self._telemetry
         with telemetry:
             services, identity = source.services, source.identity
@@ -412,18 +411,21 @@ class Slot:
             except AttachFailed as failed:
                 if failed.reason is not Reason.NO_FREE_SLOT or self._is_short_of_time(lease.target):
                     raise
-        # A session that bypassed the dispatcher, or one not cleaned up yet, may hold the slot.
+        # The slot may be held by a session that bypassed the dispatcher, or that is not cleaned up yet.
         self._waits = lease.slot in source.services.registry.occupied(lease.target).slots
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _is_short_of_time(self, target: str) -> bool:
-        """Return whether the worker takes no sessions now."""
+        """Return whether the worker has no capacity for another session, and keep it in `_waits`."""
         self._waits = self._source.services.registry.is_short_of_time(target)
         return self._waits
 
     def _said_early(self, *signals: Signal) -> None:
-        """Keep the news of a drain until the session has begun; pass on all other signals."""
-        first = signals[0]  # one that is not about a unit comes alone
+        """Handle signals before the session has begun: delay that of a drain, and pass on all others.
+
+        While the session moves, only `Ready` counts besides: it starts the replay.
+        """
+        first = signals[0]  # a signal that is not about a unit comes alone
         if isinstance(first, GoingAway):
             self._leaves_at = self._source.services.clock.now() + first.time_left_s
         elif self._failover is not None and self._failover.is_moving and self.streams is not None:
@@ -454,7 +456,7 @@ class Slot:
             self._holder.said(Failed(reason))
 
     def _is_repaired(self, reason: Reason) -> bool:
-        """Return whether another slot replaces this one without an error for the client."""
+        """Replace a lost slot, if possible; return whether the client needs no error."""
         if self._began and self._failover is not None and reason in LOSSES:
             return self._is_moved(reason, self._failover)
         if reason in DEFECTS:
@@ -479,7 +481,7 @@ class Slot:
         return self._failover.journal if self._failover is not None and self._began else None
 
     def save(self) -> SavedFailover | None:
-        """Return the state with which another adapter goes on; None if it cannot."""
+        """Return the state from which another adapter can continue; None if none can."""
         if self._failover is None or self._mode is None or not self._failover.journal.suffices:
             return None
         return self._failover.save(self._mode, self.pool or "", self._source.services.clock.now())
@@ -490,7 +492,7 @@ class Slot:
         self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
 
     def _is_moved(self, reason: Reason, failover: Failover) -> bool:
-        """Return whether the session continues at another worker."""
+        """Start a failover, if possible; return whether the session continues at another worker."""
         was_moving, now = failover.is_moving, self._source.services.clock.now()
         outcome = failover.lost(reason, now)
         self._telemetry.lost(reason, keeps_units=outcome is None)
@@ -504,14 +506,14 @@ class Slot:
         self.said = self._said_early
         self._unwatch()
         if not was_moving:
-            logger.warning("the session lost its worker and moves to another one", extra={"reason": reason})
+            logger.warning("failover: the session moves to another worker", extra={"reason": reason})
             self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
         return True
 
     def _said_with_journal(self, *signals: Signal) -> None:
-        """Pass signals to the holder; leave a draining worker early, if another has room.
+        """Pass signals to the holder; leave a draining worker early, if another one has a free slot.
 
-        If the others are full the session stays until its worker ends it, and then waits for a slot.
+        If the others are full, the session stays until its worker ends it, and then queues for a slot.
         """
         if isinstance(signals[0], GoingAway):
             self._drain()
@@ -532,7 +534,7 @@ class Slot:
         self._unwatch = self._source.services.registry.watch_drain(self._target, self._drain)
 
     def _drain(self) -> None:
-        """Move to another worker with a free slot, once the draining one has closed its units."""
+        """Move to another worker with a free slot, once the draining worker has closed its units."""
         self._drains = True
         failover, services = self._failover, self._source.services
         if failover is None or failover.is_moving or self._is_given_up:
@@ -547,7 +549,7 @@ class Slot:
             self._hand_over()
 
     def _has_another(self, failover: Failover) -> bool:
-        """Return whether the session can continue at another worker, even if that is full for now."""
+        """Return whether the session can continue at another ready worker, even if that is full."""
         registry, model = self._source.services.registry, failover.journal.model
         return failover.journal.suffices and registry.has_another(self._target, self._mode, model)
 
@@ -563,7 +565,7 @@ class Slot:
             self.streams.release()
 
     def _open_again(self, failover: Failover, streams: SessionStreams) -> None:
-        """Open the session at another worker, and replay the journal there."""
+        """Replay the journal at another worker, which has opened the session."""
         if streams.ready is None or not failover.journal.begin(streams.ready):
             self._give_in(FailoverOutcome.REFUSED)
             return
@@ -591,7 +593,7 @@ class Slot:
             self.said(GoingAway(max(0.0, self._leaves_at - services.clock.now())))
 
     def _give_in(self, outcome: FailoverOutcome) -> None:
-        """End the session as it ends without a journal."""
+        """Abandon the failover: end the session as if it had no journal."""
         failover = self._failover
         if failover is None or failover.reason is None or self._is_given_up:
             return
@@ -634,10 +636,10 @@ class Slot:
 
 
 def _idle_limit_s(kind: Kind, options: AdapterOptions) -> float:
-    """Return how long a worker lets a session be idle, 0 for any time: longer than the adapter itself does.
+    """Return the seconds that a worker lets a session be idle, 0 for no limit: longer than the adapter does.
 
-    A full-duplex session may be idle while nobody waits for its slot, and a Realtime session between turns:
-    for them only the length counts.
+    A full-duplex session may be idle while no session waits for its slot, and a Realtime session between
+    turns. Workers limit only their length.
     """
     match kind:
         case Kind.CHAT:

@@ -9,7 +9,7 @@ from ws_adapter.web.message import Message
 
 
 class ClientSocket(Protocol):
-    """A WebSocket, or one HTTP request and its answer."""
+    """A WebSocket connection, or one HTTP request and its answer."""
 
     async def receive(self) -> Message:
         """Return the next message. Raises `Disconnected`."""
@@ -18,7 +18,7 @@ class ClientSocket(Protocol):
         """Send an event; wait while the transport is full. Raises `Disconnected`."""
 
     def write_text(self, *parts: bytes) -> bool:
-        """Send an event at once; False if that cannot be."""
+        """Send an event at once; return False if that is impossible."""
 
     def begin_answer(self, begun: Respond) -> None:
         """Begin the answer to an HTTP request."""
@@ -33,7 +33,7 @@ class ClientSocket(Protocol):
         """Call `callback` once if the client exceeds its rate limit."""
 
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
-        """Call `callback` with each text message as soon as it is there; False leaves it to `receive`."""
+        """Call `callback` with each new text message; `receive` returns those for which it returns False."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close, and return once that is done."""
@@ -42,4 +42,4 @@ class ClientSocket(Protocol):
         """Wait until the transport is gone."""
 
     def abort(self) -> None:
-        """Cut the transport."""
+        """Abort the transport."""

@@ -16,9 +16,9 @@ class _Line:
 
 
 class SpareSlots:
-    """Lets one session at a time look for a slot, first come, first served.
+    """Turns of sessions to look for a slot: one session at a time, in the order of arrival.
 
-    A session that has much to do cannot starve others, and two sessions never find the same free slot.
+    A busy session cannot starve others, and two sessions never find the same free slot.
     """
 
     def __init__(self) -> None:

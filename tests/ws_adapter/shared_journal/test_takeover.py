@@ -351,7 +351,7 @@ async def test_frozen_adapter_loses_its_session_to_another_one_and_ends_its_own_
                 assert told["type"] == "session.resumed"
                 assert (await client.next())["type"] == "session.moved"
                 os.kill(owner.process.pid, signal.SIGCONT)
-                await asyncio.to_thread(owner.log.wait_for, "another adapter has the session", 1)
+                await asyncio.to_thread(owner.log.wait_for, "another adapter has taken it over", 1)
                 await client.send(append())
                 await client.next()
         finally:

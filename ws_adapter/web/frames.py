@@ -1,7 +1,7 @@
-"""Read the heads of WebSocket frames (RFC 6455, section 5.2). Pure: bytes in, heads out.
+"""A scanner of WebSocket frame headers (RFC 6455, section 5.2). Pure: bytes in, headers out.
 
 `websockets` handles every frame of one read before it calls any callback. 256 KiB of empty pings, 43,690 of
-them, block the event loop for 0.3 s. Frames whose heads are read beforehand are counted in time.
+them, block the event loop for 0.3 s. The scanner counts frames before the library handles them.
 """
 
 from collections.abc import Iterator
@@ -18,38 +18,38 @@ _FIN: Final = 0x80
 _MASKED: Final = 0x80
 _TWO_BYTES: Final = 126
 _EIGHT_BYTES: Final = 127
-"""The value in place of a length that follows in eight bytes."""
+"""The value that stands for a length in the next eight bytes."""
 
 _KEY_BYTES: Final = 4
 _LONGEST_HEAD: Final = 2 + 8 + _KEY_BYTES
 
 
 class FrameHead(Struct, frozen=True, gc=False):
-    """A frame that begins at `start` of the last data. `size` bytes follow its head."""
+    """The header of a frame that begins at `start` of the last data. The payload has `size` bytes."""
 
     opcode: int
     is_last: bool
     is_control: bool
-    """Whether it is a Close, a Ping or a Pong."""
+    """Whether the frame is a Close, a Ping or a Pong."""
     head_size: int
     size: int
     start: int
 
 
 class FrameScanner:
-    """A scanner of frames and message ends in a stream, cut anywhere."""
+    """A scanner of frames and of message ends in a byte stream, which may be split anywhere."""
 
     def __init__(self) -> None:
         self.whole: list[bool] = []
-        """Complete messages, oldest first: whether each is text. The owner empties it."""
+        """Whether each complete message is text, in order. The caller empties the list."""
         self.unfinished = 0
-        """The received bytes of an incomplete message, with the heads of its frames."""
+        """The received bytes of an incomplete message, with its frame headers."""
         self._head = b""
-        """The bytes of an incomplete head."""
+        """The bytes of an incomplete header."""
         self._left = 0
-        """Bytes of the frame that are still to come."""
+        """The bytes of the present frame that have not arrived."""
         self._is_data = False
-        """Whether the frame belongs to a message."""
+        """Whether the present frame belongs to a message."""
         self._goes_on = False
         """Whether further frames of a started message follow."""
         self._is_text = False
@@ -57,11 +57,11 @@ class FrameScanner:
 
     @property
     def is_between(self) -> bool:
-        """Whether the stream is between two messages and frames."""
+        """Whether the stream is between two messages, and between two frames."""
         return not (self._left or self._head or self._goes_on)
 
     def skip(self, data: bytes) -> bool:
-        """Skip data that neither ends a frame nor begins one; return False, without effect, if it does."""
+        """Skip data within one frame; return False, without effect, if it ends or begins a frame."""
         size = len(data)
         if self._left <= size:
             return False
@@ -70,7 +70,7 @@ class FrameScanner:
         return True
 
     def scan(self, data: bytes) -> Iterator[FrameHead]:
-        """Yield the head of each frame that begins in `data`, before anything behind it is read."""
+        """Yield the header of each frame that begins in `data`, before later bytes are scanned."""
         at, size = 0, len(data)
         self.unfinished += size
         while at < size:
@@ -108,7 +108,7 @@ class FrameScanner:
 
 
 def _head_size(head: bytes) -> int:
-    """Return the length of a head, of which at least two bytes must have come."""
+    """Return the length of a header; 2 while its first two bytes have not arrived."""
     if len(head) < 2:
         return 2
     length = head[1] & ~_MASKED

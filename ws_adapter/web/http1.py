@@ -1,4 +1,4 @@
-"""Read HTTP/1.1 requests of every method, with or without a body. Pure: bytes in, a request out.
+"""A reader of HTTP/1.1 requests of every method, with or without a body. Pure: bytes in, a request out.
 
 `websockets` reads opening handshakes only: it closes the connection on a body and on bytes that are no
 request.
@@ -15,14 +15,14 @@ from websockets.http11 import Request
 from ws_adapter.web.routes import largest_body, opens_session
 
 LONGEST_LINE: Final = 8192
-"""Bytes of a request line or a header field, with its CRLF: what `websockets` takes."""
+"""The most bytes of a request line or a header field with its CRLF, as in `websockets`."""
 
 MOST_FIELDS: Final = 128
 LARGEST_BODY_BYTES: Final = 16 * 2**20
-"""The most bytes of a body that are read and discarded, so that its sender gets to read the answer."""
+"""The most bytes of a body that are discarded, so that its sender can read the answer."""
 
 LARGEST_HEAD: Final = 2**16
-"""Bytes of a request line and all header fields, so that a slow sender holds no more memory."""
+"""The most bytes of a request line with all header fields, which bounds the memory of a slow sender."""
 
 _CHUNKED: Final = "chunked"
 _VERSIONS: Final = (b"HTTP/1.1", b"HTTP/1.0")
@@ -34,24 +34,24 @@ _TOO_LARGE: Final = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 
 @dataclass
 class HttpRequest(Request):
-    """A request, or an invalid one: then `fault` is the status of the answer."""
+    """A request. `fault` is the status of the answer to an invalid one, None for a valid one."""
 
     method: str = "GET"
     protocol: str = "HTTP/1.1"
     fault: HTTPStatus | None = None
     content: bytes = b""
-    """Its body, where the path takes one."""
+    """The body, if the path takes one."""
 
     @property
     def wants_websocket(self) -> bool:
-        """Whether it asks for an upgrade to WebSocket."""
+        """Whether the request asks for an upgrade to WebSocket."""
         if self.method != "GET" or self.fault is not None or self.refused_body is not None:
             return False
         return any(value.lower() == "websocket" for value in self.headers.get_all("Upgrade"))
 
     @property
     def refused_body(self) -> HTTPStatus | None:
-        """The status for a request with an unread body; None if it has none."""
+        """The status that refuses an unread body; None if there is none."""
         if self.content:
             return None
         if codings := self.headers.get_all("Transfer-Encoding"):
@@ -62,28 +62,27 @@ class HttpRequest(Request):
 
     @property
     def size(self) -> int:
-        """The bytes of its body, if declared unambiguously; else 0."""
+        """The declared bytes of the body; 0 without an unambiguous Content-Length."""
         lengths = self.headers.get_all("Content-Length")
         return int(lengths[0]) if len(lengths) == 1 and "Transfer-Encoding" not in self.headers else 0
 
     @property
     def goes_on(self) -> bool:
-        """Whether further bytes of it may follow, which are discarded."""
+        """Whether further bytes of the request may follow, which are discarded."""
         return self.fault is not None or self.refused_body is not None
 
 
 class RequestReader:
-    """A reader of one request from a stream of bytes, line by line, which finds faults as early as
-    possible."""
+    """A reader of one request from a byte stream. It rejects an invalid request at its first wrong line."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         self._end = 0
-        """The end of the last line that was read."""
+        """The offset of the end of the last line that was read."""
         self._searched = 0
-        """The position up to which there is no end of another line."""
+        """The offset up to which there is no end of a further line."""
         self._request: HttpRequest | None = None
-        """The part of the request that was read; None before its first line."""
+        """The request as far as it was read; None before its first line."""
         self._fields = 0
         self._has_head = False
 
@@ -100,7 +99,7 @@ class RequestReader:
         request = self._request
         assert request is not None
         if opens_session(request.method, request.path):
-            return request  # its body is read by its session
+            return request  # the session reads its body
         if request.size <= largest_body(request.method, request.path):
             if len(self._data) < self._end + request.size:
                 return None
@@ -108,15 +107,15 @@ class RequestReader:
         return request
 
     def split(self) -> tuple[bytes, bytes]:
-        """Return the original head, and the bytes after it; forget both."""
+        """Return the bytes of the head, and the bytes after it; drop both here."""
         data, self._data = bytes(self._data), bytearray()
         return data[: self._end], data[self._end :]
 
     def _next_line(self) -> bytes | None:
-        """Return a line without its CRLF, or None until it is complete. Raise `_Fault`."""
+        """Return a line without its CRLF, or None until it is complete. Raises `_Fault`."""
         data, start = self._data, self._end
         if start == 0 and data and not _TOKEN.match(data, 0, 1):
-            raise _Fault(HTTPStatus.BAD_REQUEST)  # such as TLS, in which no line may ever end
+            raise _Fault(HTTPStatus.BAD_REQUEST)  # such as TLS, which may contain no line end
         end = data.find(b"\n", self._searched) + 1
         read = end or len(data)
         if read - start > LONGEST_LINE:
@@ -133,7 +132,7 @@ class RequestReader:
         return bytes(data[start : end - 2])
 
     def _read_line(self, line: bytes) -> None:
-        """Raise `_Fault` for a line that is invalid in a request."""
+        """Add a line to the request. Raises `_Fault` if it is invalid."""
         if self._request is None:
             self._request = _first_line(line)
         elif line:
@@ -149,7 +148,7 @@ class RequestReader:
 
 
 class _Fault(Exception):
-    """The bytes are no valid request; `status` is that of the answer."""
+    """An invalid request; `status` is the status of the answer."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status)

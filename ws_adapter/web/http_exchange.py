@@ -1,4 +1,4 @@
-"""Answers one plain HTTP request on a connection and closes it, whatever else the client sends."""
+"""Plain HTTP: a connection takes one request, answers it and is closed, whatever else the client sends."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ from antiphon_service.telemetry.port import UNKNOWN_ADDRESS, stop_listening
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, RequestReader
 
 ANSWER_TIMEOUT_S: Final = 5.0
-"""The longest time for making an answer, in seconds."""
+"""The most seconds for making an answer."""
 
 LINGER_S: Final = 2.0
-"""Seconds for which a connection is still read before it is cut, so that the client gets to read the end. A
-socket that is closed with unread input resets the connection, and the client may lose what was sent last."""
+"""The seconds for which a connection is still read before it is closed, so that the client can read the last
+bytes. Closing a socket with unread input resets the connection, and the client may lose them."""
 
 Answer = Callable[[HttpRequest], Awaitable[Response]]
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class HttpExchange:
     """The answer to `request` on `transport`. Further input is read and discarded.
 
-    `may_discard` tells whether `size` more bytes may be discarded; if not, the connection is cut.
+    `may_discard` returns whether `size` more bytes may be discarded; if not, the connection is aborted.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class HttpExchange:
         self._answering = asyncio.create_task(self._run(answer))
 
     def data_received(self, data: bytes) -> None:
-        """Discard data; cut a client that does not stop."""
+        """Discard data; abort the connection of a client that sends too much."""
         self._discarded += len(data)
         if self._discarded > LARGEST_BODY_BYTES or not self._may_discard(len(data)):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """Keep the transport open for the answer. TLS cannot be open in one direction only."""
+        """Keep the transport open for the answer, unless it uses TLS, which has no half-close."""
         self._has_all_input = not self._was_answered and self._transport.can_write_eof()
         return self._has_all_input
 
     def connection_lost(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timer of a lost connection."""
         if self._closing is not None:
             self._closing.cancel()
 
@@ -67,7 +67,7 @@ class HttpExchange:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await answer(self._request)
         except Exception:
-            logger.exception("request failed: connection cut without an answer")
+            logger.exception("request failed: connection aborted without an answer")
             self._transport.abort()
             return
         self._was_answered = True
@@ -88,7 +88,7 @@ class HttpExchange:
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection that takes one request, answers it and closes, within `timeout_s`."""
+    """A connection that takes one request, answers it and closes, within `timeout_s` seconds."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One HTTP request that a session answers: its body comes in, an answer or a stream of events goes out."""
+"""An HTTP request that a session answers: a body in, an answer or a stream of events out."""
 
 import asyncio
 import socket
@@ -32,10 +32,10 @@ PROBE_S: Final = 20
 PROBES: Final = 3
 
 LARGE: Final = 2**20
-"""The bytes from which on an incomplete body is dropped for want of room."""
+"""The size above which an incomplete body is dropped once the server has no room."""
 
 _MOST_BEHIND: Final = 2**16
-"""The most bytes behind the body that are discarded before the connection is cut."""
+"""The most bytes after the body that are discarded; further bytes abort the connection."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DONE: Final = b"data: [DONE]\n\n"
@@ -46,10 +46,9 @@ class TooLarge(Exception):
 
 
 class HttpSocket(asyncio.Protocol):
-    """The connection of one request, with the interface for a session: one message in, events out, closed at
-    the end.
+    """The connection of one request, as a session's socket: one message in, events out.
 
-    A client that closes its side counts as gone. Bytes behind the body are discarded, up to a bound.
+    A client that closes its side counts as disconnected. Bytes after the body are discarded, up to a bound.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class HttpSocket(asyncio.Protocol):
         arriving: Arriving,
         byte_count: ByteCount,
     ) -> None:
-        """`rest` are the bytes behind the head; bytes of the body are counted in `arriving` until it is
-        taken."""
+        """`rest` are the bytes after the head. The bytes of the body are counted in `arriving` until
+        `receive` returns it."""
         self.http_request = request
         self.key: Key | None = None
         self.tenant = ""
@@ -101,7 +100,7 @@ class HttpSocket(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """The address of the client; that of an unknown one if it left before its connection was accepted."""
+        """The address of the client; `UNKNOWN_ADDRESS` if it left before its connection was accepted."""
         address: tuple[str, ...] | None = self._transport.get_extra_info("peername")
         return address[0] if address else UNKNOWN_ADDRESS
 
@@ -118,7 +117,7 @@ class HttpSocket(asyncio.Protocol):
     # ------------------------------------------------------------------------ asyncio's callbacks
 
     def data_received(self, data: bytes) -> None:
-        """Take more of the body, or discard the bytes behind it."""
+        """Add data to the body; discard the bytes after it."""
         self._byte_count.received += len(data)
         missing = self.http_request.size - len(self._body)
         if not self._reading or self._taken or missing <= 0:
@@ -139,7 +138,7 @@ class HttpSocket(asyncio.Protocol):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """Handle a client that has gone: it would not read an answer."""
+        """Close the transport: a client that closes its side counts as disconnected."""
         return False
 
     def pause_writing(self) -> None:
@@ -169,7 +168,7 @@ class HttpSocket(asyncio.Protocol):
         return frames is None or frames.take(1 + self.http_request.size // COUNTED_BYTES)
 
     async def read_body(self, timeout_s: float) -> None:
-        """Wait until the body is there. Raises `Disconnected`, `TimeoutError` and `TooLarge`."""
+        """Wait until the body is complete. Raises `Disconnected`, `TimeoutError` and `TooLarge`."""
         expects = [value.lower() for value in self.http_request.headers.get_all("Expect")]
         if "100-continue" in expects and not self._body:
             self._transport.write(_CONTINUE)
@@ -185,7 +184,7 @@ class HttpSocket(asyncio.Protocol):
             raise Disconnected
 
     async def receive(self) -> Message:
-        """Return the body, once; then wait until the client has gone. Raises `Disconnected`."""
+        """Return the body at the first call; later wait for the disconnection. Raises `Disconnected`."""
         if not self._taken and not self._lost.is_set():
             self._taken = True
             body = bytes(self._body)
@@ -199,10 +198,10 @@ class HttpSocket(asyncio.Protocol):
         self._body = bytearray()
 
     def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
-        """Do nothing: one message comes."""
+        """Do nothing: there is one message."""
 
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
-        """Do nothing: the body is read by `receive`."""
+        """Do nothing: `receive` returns the body."""
 
     def hold(self, is_held: bool) -> None:
         """Do nothing: nothing follows the body."""
@@ -227,7 +226,7 @@ class HttpSocket(asyncio.Protocol):
         self._write((b"" if self.status else self._stream_head()) + self._chunk(event))
 
     def write_text(self, *parts: bytes) -> bool:
-        """Return False: events wait in the outbox, where they are bounded."""
+        """Return False: events go through the outbox, which bounds them."""
         return False
 
     def _stream_head(self) -> bytes:
@@ -255,7 +254,7 @@ class HttpSocket(asyncio.Protocol):
         self._transport.write(data)
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
-        """End the answer, and return when the client has gone."""
+        """End the answer, and return when the transport is gone."""
         self.closed_with = code
         if not self._transport.is_closing():
             if self._respond.streams and self.status:
@@ -296,12 +295,12 @@ class HttpSocket(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cut the transport, and drop all waiting bytes."""
+        """Abort the transport, and drop all waiting bytes."""
         self._transport.abort()
 
 
 def _watch(transport: asyncio.Transport) -> None:
-    """Enable keepalive to find clients that vanish while they wait for an answer."""
+    """Enable TCP keepalive, to detect lost clients that wait for an answer."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return

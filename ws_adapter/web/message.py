@@ -1,4 +1,4 @@
-"""Messages of clients: their type, the bound of small ones, and the bytes of incomplete ones."""
+"""Messages of clients: their type, the rate limit of small ones, and the count of incomplete bytes."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,9 +9,9 @@ from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
 
 SMALL_MESSAGE: Final = 2**10
 SMALL_FRAGMENT: Final = 2**12
-"""The bytes below which messages, pings and pongs are counted: they cost more to parse than they carry. 20
-ms of audio make a small message, so a client that streams in such steps sends a quarter of the allowed
-rate."""
+"""The sizes in bytes below which messages and fragments count as small, as do all pings and pongs. Their rate
+is limited, since parsing dominates their cost. A client that streams audio in steps of 20 ms sends a quarter
+of the allowed rate."""
 
 SMALL_BURST: Final = EVENTS_PER_WINDOW
 SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
@@ -19,19 +19,19 @@ SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
 
 @dataclass
 class Arriving:
-    """The bytes of incomplete messages on all connections; beyond `most` it is full, 0: never."""
+    """The bytes of incomplete messages on all connections, and their bound `most`; 0 is no bound."""
 
     most: int
     size: int = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no client may continue a large message."""
+        """Whether the bound is exceeded, so that no client may continue a large message."""
         return 0 < self.most < self.size
 
 
 class Disconnected(Exception):
-    """The connection is over."""
+    """The client's connection is over."""
 
 
 class Message(Struct, frozen=True):
@@ -41,4 +41,4 @@ class Message(Struct, frozen=True):
     data: bytes
     age_s: float
     is_newest: bool
-    """Whether no other message has come since."""
+    """Whether no later message has arrived."""

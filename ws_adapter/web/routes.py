@@ -1,4 +1,4 @@
-"""Routing of paths and queries. Pure: text in, a choice out."""
+"""Routing of request targets to pages and sessions. Pure: text in, a selection out."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -37,7 +37,7 @@ _LONGEST_ECHO: Final = 40
 
 
 class Page(Enum):
-    """The target of a path that is answered in HTTP."""
+    """A page that is answered in HTTP."""
 
     HEALTH = "health"
     READY = "ready"
@@ -78,8 +78,8 @@ LARGEST_BODY: Final = 2**16
 
 
 def find_page(target: str) -> tuple[Page, str] | None:
-    """Return the page of a request target, and the ticket, file or recording that it names; a slash at its
-    end changes nothing."""
+    """Return the page of a request target, and the ticket, file or recording that it names. A trailing slash
+    is ignored."""
     path = _split(target)[0]
     if path in _PAGES:
         return _PAGES[path], ""
@@ -107,11 +107,11 @@ def opens_session(method: str, target: str) -> bool:
 
 
 class Dialect(StrEnum):
-    """A protocol, or two that share their first events."""
+    """A protocol, or two protocols that the first event tells apart."""
 
     REALTIME = "realtime"
-    """`/v1/realtime`: the first event decides between the current and the earlier dialect; a chat has only
-    the current one."""
+    """`/v1/realtime`: the first event decides between the current and the earlier dialect; chats have only
+    the current dialect."""
     DUPLEX = "duplex"
     """`/ws/duplex`."""
     CHAT = "chat"
@@ -121,22 +121,22 @@ class Dialect(StrEnum):
     LIVE = "live"
     """`/v1/live/sessions`."""
     REALTIME_GA = "realtime_ga"
-    """OpenAI's Realtime, on `/v1/realtime` for clients that name a model or the subprotocol or bring a
-    client secret, and no mode."""
+    """OpenAI's Realtime, on `/v1/realtime`, for clients without a mode that name a model, offer the
+    subprotocol or have a client secret."""
     TRANSCRIPTION_GA = "transcription_ga"
-    """OpenAI's transcription, for clients with a client secret for it."""
+    """OpenAI's Realtime transcription, for clients whose client secret is for it."""
     COMPLETIONS = "completions"
     """OpenAI's chat completions, over HTTP: `POST /v1/chat/completions`."""
 
     @property
     def is_ga(self) -> bool:
-        """Whether it is OpenAI's Realtime."""
+        """Whether the dialect is OpenAI's Realtime (general availability)."""
         return self in (Dialect.REALTIME_GA, Dialect.TRANSCRIPTION_GA)
 
     @property
     def tells_in_band(self) -> bool:
-        """Whether clients are told after the upgrade that their key is missing or wrong: they take a
-        failed upgrade for a network fault, and retry."""
+        """Whether a missing or wrong key is reported after the upgrade: clients of this dialect take a failed
+        upgrade for a network fault, and retry."""
         return self.is_ga or self is Dialect.LIVE
 
     @property
@@ -157,10 +157,10 @@ _KINDS: Final = {
 class Selection:
     """The kind of session that a WebSocket opens.
 
-    `label` is what the path calls the session; None if it names none. With `announces_slot` the client is
-    told of its slot also if it did not have to wait for it. `model` is what the query names; with None the
-    first event does. `session` is what the client secret says of the session, as JSON. `may_be_ga`: of
-    transcription, whether the client's first frame may choose OpenAI's events.
+    `label` is the name of the session in the path; None without one. With `announces_slot` the client gets
+    an event about its slot even if it did not wait. `model` is the model in the query; without it the first
+    event names the model. `session` is the session's configuration in the client secret, as JSON. With
+    `may_be_ga` the first frame of a transcription may choose OpenAI's events.
     """
 
     dialect: Dialect
@@ -181,7 +181,7 @@ class Selection:
 class Misdirected:
     """A WebSocket that is refused after the upgrade, since browsers cannot read HTTP refusals.
 
-    `dialect` is that of the refusal, `reason` the label in the metrics if it does not follow from the
+    `dialect` is the dialect of the refusal; `reason` is the label in the metrics, None if it follows from the
     verdict.
     """
 
@@ -198,12 +198,13 @@ def select(
     opens: Set[Mode] = frozenset(),
     holds_chats: Callable[[str], bool] = lambda model: True,
 ) -> Selection | Misdirected | None:
-    """Return what a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
+    """Return the session that a WebSocket at `target` opens, or its refusal; None if there is no WebSocket.
 
-    `offered` are the subprotocols of the client, `default_mode` is for clients that do not ask for one.
-    `served` are the modes that a worker can run, None while no worker is known: then clients may wait for one
-    in the queue, or where there is none come back. `opens` is what the client's secret opens, nothing without
-    one. `holds_chats` tells whether a model does: Realtime with one that does not is a full-duplex session.
+    `offered` are the subprotocols of the client; `default_mode` is for clients that name no mode. `served`
+    are the modes of the ready workers, None while no worker is known: then clients may queue for a worker,
+    except for transcription, which is refused. `opens` are the modes that the client secret allows, empty
+    without one. `holds_chats` returns whether a model has chats: Realtime with any other model is a
+    full-duplex session.
     """
     found = _select(target, offered, default_mode, opens)
     if isinstance(found, Selection) and found.dialect is Dialect.REALTIME_GA:
@@ -245,7 +246,7 @@ def _select(
 def _realtime(
     query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode, opens: Set[Mode]
 ) -> Selection | Misdirected:
-    """Return the selection by the first matching rule."""
+    """Return the selection of the first matching rule, in this order: mode, call, secret, intent, model."""
     mode = _first(query, "mode")
     if mode in set(Mode):
         return _in_mode(Mode(mode))
@@ -276,8 +277,8 @@ COMPLETING: Final = Selection(Dialect.COMPLETIONS, Mode.CHAT, announces_slot=Fal
 """A request for a chat completion."""
 
 _DUPLEX_MODES: Final = frozenset({Mode.AUDIO, Mode.VIDEO})
-"""Modes that select the same workers: a conversing worker states whether it sees once it is asked for a
-session."""
+"""Modes that select the same workers: a full-duplex worker reports whether it accepts video when a session
+begins."""
 
 _WAITING: Final = _DUPLEX_MODES | {Mode.CHAT}
 """Modes whose clients may wait for a worker that serves them."""
@@ -307,7 +308,7 @@ def _remedy(served: Set[Mode]) -> str:
 
 
 def _split(target: str) -> tuple[str, str]:
-    """Return path and query."""
+    """Return the path, without a trailing slash, and the query."""
     path, _, query = target.partition("?")
     return path.rstrip("/") or "/", query
 
@@ -317,8 +318,7 @@ def _first(query: Mapping[str, Sequence[str]], name: str) -> str:
 
 
 def describe(target: str) -> str:
-    """Return a request target for the log: its path if that is a known one without a name, else its
-    outline."""
+    """Return a request target for the log: a known path without a name as it is, else its outline."""
     path = _split(target)[0]
     return path if path in _PAGES or path in _NAMELESS else outline(path)
 

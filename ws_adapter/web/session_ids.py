@@ -1,4 +1,4 @@
-"""Ids of sessions, and random digits for other ids."""
+"""Ids of sessions, and random tokens for other ids."""
 
 import secrets
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Final
 from ws_adapter.web.routes import Dialect
 
 _DRAWN: Final = 256
-"""The tokens that are drawn at once, to save system calls."""
+"""The number of tokens that are generated at once, to save system calls."""
 
 
 def _draw(count: int) -> list[str]:
@@ -17,7 +17,7 @@ def _draw(count: int) -> list[str]:
 
 
 new_token: Final[Callable[[], str]] = chain.from_iterable(map(_draw, repeat(_DRAWN))).__next__
-"""Return 12 random hexadecimal digits for ids; for the event loop's thread."""
+"""Return 12 random hexadecimal digits for ids. Not thread-safe: only for the event loop."""
 
 
 def new_session_id(dialect: Dialect) -> str:

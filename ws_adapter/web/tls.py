@@ -11,18 +11,18 @@ class Certificate:
     """A certificate chain with its key, and the context that new connections use."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Read both files, PEM, the key without a password. Raises `ConfigurationError`."""
+        """Read both PEM files; the key has no password. Raises `ConfigurationError`."""
         self._certificate = certificate
         self._key = key
         self.context = self._read()
         self.context.set_alpn_protocols(["http/1.1"])
         self.pem = self._texts()
-        """The key and the chain, for users with a context of their own."""
+        """The key and the chain in PEM, for modules that make their own context."""
 
     def reload(self) -> None:
-        """Read both again; connections that stand keep what they have.
+        """Read both files again; open connections keep the old certificate.
 
-        Raises `ConfigurationError`, and then the old certificate stays.
+        Raises `ConfigurationError`; then the old certificate stays.
         """
         self._read()
         load_identity(self.context, self._certificate, self._key)

@@ -1,24 +1,24 @@
 """Connections of clients: plain HTTP requests, and WebSockets as messages of bytes.
 
-`websockets` speaks the protocol: it parses frames, answers pings, closes. This module stands in front of it
-as a subclass of its public `ServerConnection`. No other module relies on names that the library does not
-document; tests/ws_adapter/web/test_undocumented_names.py lists them. asyncio calls `data_received` with what
-a client sends; some of it stops there:
+`websockets` implements the protocol: it parses frames, answers pings and closes. `PublicConnection` is a
+subclass of its public `ServerConnection`. No other module relies on names that the library does not document;
+tests/ws_adapter/web/test_undocumented_names.py lists them. asyncio calls `data_received` with the bytes of a
+client, some of which do not reach the library:
 
 - `HttpExchange` answers plain HTTP requests. The library closes a connection without an answer on a body, on
-  a transfer coding and on bytes that are no request. It has no hook before it parses a request.
-- `FrameScanner` counts frames before the library acts on them. One read of 256 KiB brings up to 43,690 pings,
-  which the library answers in one go: 0.3 s of the event loop. It has no limit of frames.
-- `HttpSocket` has the transport of a request that a session answers from its head on.
-- A client in the middle of a large message is cut when too much of such has come from all clients. `max_size`
-  bounds one message of one connection, not the memory of all: 1,000 connections may hold 16 GiB.
-- A text message of one frame passes the library's parser by, where nothing waits before it and nothing came
-  behind it, and `write_text` writes such a frame by itself. A unit of 85 KB in and 128 KB out costs the
-  adapter 10 % more CPU than while both were replaced inside the library; with the library's own parser and
-  `broadcast` it was 21 % more (docs/decisions/0009-http-and-websocket.md).
-  The library copies a message three times. Its only hook for one is `recv`, which wakes a task.
+  a transfer coding and on bytes that are not a request. It has no hook before it parses a request.
+- `FrameScanner` counts frames before the library handles them. One read of 256 KiB has up to 43,690 pings,
+  which the library answers in one go: 0.3 s of the event loop. The library has no rate limit of frames.
+- `HttpSocket` takes over the transport of a request that a session answers.
+- The connection of a client in the middle of a large message is aborted when the incomplete messages of all
+  clients are too large together. `max_size` bounds only each message: 1,000 connections may hold 16 GiB.
+- A text message of one frame bypasses the library's parser if no message waits and no data follows it, and
+  `write_text` writes such a frame itself. A unit of 85 KB in and 128 KB out costs the adapter 10 % more CPU
+  than when both were replaced inside the library; with the library's own parser and `broadcast` it was 21 %
+  more (docs/decisions/0009-http-and-websocket.md). The library copies a message three times, and its only
+  hook for a message is `recv`, which wakes a task.
 
-No method of the library is replaced. `close` is overridden, and asyncio's callbacks.
+No method of the library is replaced. Only `close` and asyncio's callbacks are overridden.
 """
 
 import asyncio
@@ -69,23 +69,23 @@ _MASKED: Final = 0x80
 _KEY_BYTES: Final = 4
 
 SPLIT_BYTES: Final = 4096
-"""The size from which on a text message is passed on separately if others came with it in one read."""
+"""The size in bytes from which a text message is handed on by itself if one read has several."""
 
 MOST_PARTS: Final = 64
-"""The most reads for a frame that is gathered here; the library gathers one that comes in more."""
+"""The most reads of a frame that is collected here; the library collects a frame of more reads."""
 
 WRITE_LIMIT: Final = 32 * 1024
-"""The bytes in the transport at which `send` waits: data in it cannot be taken back."""
+"""The bytes in the transport above which `send` waits: data in it cannot be withdrawn."""
 
 COUNTED_BYTES: Final = 2**15
-"""The size beyond which a frame counts as several in the address's rate limit."""
+"""The bytes per count in the rate limit of the address: larger frames count several times."""
 
 _LOSS_CODES: Final = frozenset({1011, 1012, 1013, 1014})
-"""Close codes of a client's library that gets no pong, and of a gateway that restarts, is too busy or has
-lost the other side (IANA's registry)."""
+"""Close codes (IANA's registry) that report a lost connection: a client's library got no pong, or a gateway
+restarts, is too busy or has lost the other side."""
 
 LARGE: Final = 2**20
-"""The bytes from which on an incomplete message may be cut for want of room."""
+"""The size above which an incomplete message is aborted once the server has no room."""
 
 
 class Introduction(Protocol):
@@ -100,23 +100,23 @@ class Introduction(Protocol):
         """The address of the client, once it was introduced."""
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return the bytes behind the introduction; None until that is complete.
+        """Return the bytes after the introduction; None until that is complete.
 
         Raises `Disconnected` if it is wrong.
         """
 
 
 class PublicConnection(ServerConnection):
-    """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
+    """A client's connection. Its messages are not decoded: the JSON parser takes bytes and checks the UTF-8.
 
-    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. `enter`
-    says whether the handshake of a WebSocket may begin, and else calls `let_in` or `turn_away` later.
-    `forward` says whether a WebSocket may be another adapter's, and then calls `give_away` or `go_on`. With
-    an `introduction` another adapter forwards the connection of a client.
+    `answer` answers a request that opens no WebSocket; `open_session` takes one that a session answers.
+    `enter` returns whether the handshake of a WebSocket may begin; if not, it later calls `let_in` or
+    `turn_away`. `forward` returns whether another adapter may have the session; if so, it later calls
+    `give_away` or `go_on`. With an `introduction` the connection is one that another adapter forwards.
 
-    The connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is
-    open. Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of
-    messages sent, in `byte_count`. Many connections that are lost at once end in `losses`.
+    The connection is in `coming` until it is lost, or the server removes it because its WebSocket is open.
+    Bytes of incomplete messages are counted in `arriving`; all received bytes, and those of sent messages, in
+    `byte_count`. `losses` spreads the work of many connections that are lost at the same time.
     """
 
     def __init__(
@@ -139,14 +139,14 @@ class PublicConnection(ServerConnection):
         self._enter = enter
         self._forward = forward
         self._is_put_off = False
-        """Whether the handshake waits, or the adapter that serves the WebSocket is not known yet."""
+        """Whether the handshake is delayed, by the rate limit or by the lookup of the session's adapter."""
         self._introduction = introduction() if introduction is not None else None
         self._is_introduced = introduction is None
         self.http_request: HttpRequest | None = None
-        """The first request, once it has come."""
+        """The request, once it is complete."""
         self.key: Key | None = None
         self.tenant = ""
-        """The tenant of its sessions; empty if each connection is one of its own."""
+        """The tenant of its session; empty if each connection is a separate tenant."""
         self.selection: Selection | Misdirected | None = None
         """The selected session, once its request was accepted."""
         self.dead_owner = ""
@@ -154,12 +154,12 @@ class PublicConnection(ServerConnection):
         self.verdict: Verdict | None = None
         """The reason why its session cannot be resumed, if known before the lookup."""
         self.upgrade: Upgrade | None = None
-        """Its trace, once its request was looked at."""
+        """The trace of the request, once it was accepted or refused."""
         self._is_held = False
         self._holds = 0
         """The number of holds that stop reading."""
         self.was_too_large = False
-        """Whether it was cut because of the size of a message."""
+        """Whether the connection was aborted because its incomplete message had no room."""
         self.rights = ALL_RIGHTS
         """The rights of its key or of its client secret."""
         self.allowance: Allowance | None = None
@@ -170,43 +170,42 @@ class PublicConnection(ServerConnection):
         self._exchange: HttpExchange | None = None
         self._scanner = FrameScanner()
         self._held: list[bytes | memoryview] = []
-        """The parts of a frame that is gathered for `when_text`."""
+        """The parts of a frame that is collected for `when_text`."""
         self._lone: FrameHead | None = None
         """The head of that frame, or of a complete one, if no data follows it."""
         self._arriving = arriving
         self._unfinished = 0
-        """The bytes of incomplete messages, as they are counted in `arriving`."""
+        """The bytes of this connection that are counted in `arriving`."""
         self._byte_count = byte_count
         self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic)
         self._flood: Verdict | None = None
         self._on_flood: Callable[[Verdict], None] = ignore_flood
         self._on_text: Callable[[bytes], bool] = ignore_text
         self._arrivals: deque[tuple[bool, float]] = deque()
-        """Kind (whether it is text) and arrival time of each message that waits."""
+        """Whether it is text, and its arrival time, for each waiting message."""
         self._is_lost = False
         self.leave: Callable[[], None] = _nothing
-        """A callback that releases the connection's place among those of its client; called when it is
-        lost."""
+        """A callback that takes this connection out of its client's limit; called when it is lost."""
         self._on_lost: list[Callable[[], None]] = []
 
     @property
     def peer(self) -> str:
-        """The address that the client connected from, to this adapter or to the one that forwards it."""
+        """The client's address, as seen by this adapter or by the adapter that forwards the connection."""
         if self._introduction is not None:
             return self._introduction.client or UNKNOWN_ADDRESS
-        # There is none if the client left before its connection was accepted.
+        # There is no address if the client left before its connection was accepted.
         return self.remote_address[0] if self.remote_address else UNKNOWN_ADDRESS
 
     @property
     def closed_with(self) -> int | None:
-        """The code of the Close that was sent, if one was."""
+        """The code of the sent Close; None if none was sent."""
         sent = self.protocol.close_sent
         return sent.code if sent is not None else None
 
     @property
     def was_cut(self) -> bool:
-        """Whether neither side closed the connection: no Close was sent, none came except for a loss, and
-        no limit was broken."""
+        """Whether the connection was lost: no Close was sent, none arrived except one that reports a loss,
+        and the client exceeded no limit."""
         received = self.protocol.close_rcvd
         if received is not None:
             return received.code in _LOSS_CODES
@@ -214,27 +213,26 @@ class PublicConnection(ServerConnection):
 
     @property
     def was_cut_in_closing(self) -> bool:
-        """Whether it was lost after the Close of a complete session without a Close in return: earlier
-        events may never have arrived."""
+        """Whether a normal Close was sent and none came back: the last events may never have arrived."""
         sent = self.protocol.close_sent
         return sent is not None and sent.code == CloseCode.NORMAL and self.protocol.close_rcvd is None
 
     def take_leave(self) -> Callable[[], None]:
-        """Return `leave`, which is then no longer called when the connection is lost."""
+        """Return `leave`, which the caller then calls in place of this connection."""
         leave, self.leave = self.leave, _nothing
         return leave
 
     def limit_messages(self, size: int) -> None:
-        """Limit messages to `size` bytes; a larger one ends the connection."""
+        """Limit messages to `size` bytes; a larger message ends the connection."""
         self.protocol.max_message_size = size
 
     def hold(self, is_held: bool) -> None:
-        """Set whether reading is stopped for now; pongs are not seen meanwhile."""
+        """Set whether the session stops reading for now; pongs are not received meanwhile."""
         self._is_held = is_held
         self._holds += is_held
 
     def when_lost(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the transport is gone, also if no WebSocket ever opened."""
+        """Call `callback` once when the transport is gone, even if no WebSocket was opened."""
         if self._is_lost:
             callback()
         else:
@@ -249,22 +247,24 @@ class PublicConnection(ServerConnection):
             callback(self._flood)
 
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
-        """Call `callback` with a text message of one frame as soon as it is there, if none waits before it
-        and none came with it; where `callback` returns False, it waits for `receive` as others do."""
+        """Call `callback` with each text message of one frame when it arrives alone and none waits.
+
+        If `callback` returns False, `receive` returns the message, as it does with all others.
+        """
         context = copy_context()
         self._on_text = lambda text: context.run(callback, text)
 
     # ------------------------------------------------------------------------ asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection among those whose handshake is not over."""
+        """Add the connection to those whose handshake is not over."""
         super().connection_made(transport)
         self._coming.add(self)
         if self._introduction is not None:
             self.transport.write(self._introduction.challenge)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Handle the loss in its turn, after those of other connections that are lost in the same pass."""
+        """Queue the handling of the loss behind those of other connections."""
         self._losses.run(partial(self._be_lost, error))
 
     def _be_lost(self, error: Exception | None) -> None:
@@ -290,7 +290,7 @@ class PublicConnection(ServerConnection):
             self.protocol.parser_exc.__traceback__ = None
 
     def data_received(self, data: bytes) -> None:
-        """Pass allowed frames to the library, and an opening handshake before them."""
+        """Read the introduction and the request, then pass frames within the limits to the library."""
         self._byte_count.received += len(data)
         if not self._is_introduced:
             self._be_introduced(data)
@@ -312,13 +312,13 @@ class PublicConnection(ServerConnection):
                 self._exchange_one(request, partial(self._answer, self))
 
     def let_in(self) -> None:
-        """Begin the handshake, or have another adapter do so."""
+        """Begin the handshake, or forward the connection to another adapter."""
         self._is_put_off = self._forward(self)
         if not self._is_put_off:
             self.go_on()
 
     def turn_away(self, response: Response) -> None:
-        """Answer the request for a WebSocket in HTTP instead."""
+        """Refuse the request for a WebSocket with an HTTP answer."""
         assert self.http_request is not None
 
         async def answer(request: HttpRequest) -> Response:
@@ -346,17 +346,16 @@ class PublicConnection(ServerConnection):
                 self.data_received(rest)
 
     def go_on(self) -> None:
-        """Open the WebSocket here."""
+        """Begin the handshake at this adapter."""
         self._is_put_off = False
         head, frames = self._request_reader.split()
         super().data_received(head)
         self._receive_frames(frames)
 
     def give_away(self) -> tuple[asyncio.Transport, bytes, bytes]:
-        """Hand the transport over, and make the library forget it.
+        """Hand the transport over; return it with the head of the request and the bytes after that.
 
-        Returns it with the head of the request and what came behind that. The library would cut a transport
-        on which no WebSocket opens in time.
+        The library loses the transport, which it would otherwise abort when no WebSocket opens in time.
         """
         transport, self.transport = self.transport, _DetachedTransport()
         head, rest = self._request_reader.split()
@@ -369,16 +368,14 @@ class PublicConnection(ServerConnection):
         self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Keep the transport open for a plain request: a client that has sent all may still want the
-        answer."""
+        """Keep the transport of a plain request open for the answer."""
         if self._exchange is not None:
             return self._exchange.eof_received()
         super().eof_received()
         return None
 
     def _receive_frames(self, data: bytes) -> None:
-        """Pass frames to the library up to one beyond the rate limit, or whole text messages to
-        `when_text`."""
+        """Pass whole text messages to `when_text` and other frames to the library, up to the rate limit."""
         if self._flood is not None:
             return
         scanner, flood = self._scanner, None
@@ -405,18 +402,18 @@ class PublicConnection(ServerConnection):
             self._hand_on(is_whole=flood is None and scanner.is_between)
         if flood is None and self._unfinished > LARGE and self._arriving.is_full:
             self.was_too_large = True
-            self._count(0)  # at once: who is read next in this turn of the event loop has this room
+            self._count(0)  # at once: the connections read next in this pass then have this room
             self.abort()
 
     def _may_be_taken(self, head: FrameHead, data: bytes) -> bool:
-        """Return whether a frame is a valid text message to gather, which the library would accept."""
+        """Return whether a frame is a whole text message that the library would accept."""
         most = min(self.protocol.max_message_size or LARGE, LARGE)
         first, second = data[head.start : head.start + 2]
         is_text = first == _TEXT_MESSAGE and bool(second & _MASKED)
         return is_text and head.size <= most and self.protocol.state is State.OPEN
 
     def _hand_on(self, *, is_whole: bool) -> None:
-        """Pass the held data to `when_text` or to the library; `is_whole`: it ends where a frame ends."""
+        """Pass the held data to `when_text` or to the library; with `is_whole` it ends with a frame."""
         scanner, held, lone, flood = self._scanner, self._held, self._lone, self._flood
         data = held[0] if len(held) == 1 else b"".join(held)
         self._held, self._lone = [], None
@@ -433,7 +430,7 @@ class PublicConnection(ServerConnection):
             self._on_flood(flood)
 
     def _flood_of(self, head: FrameHead) -> Verdict | None:
-        """Return the reason if a frame is over the limits. It and all further data are then discarded."""
+        """Return the reason if a frame exceeds a rate limit; it and all further data are then discarded."""
         small = SMALL_MESSAGE if head.is_last and head.opcode != CONTINUATION else SMALL_FRAGMENT
         if (head.is_control or head.size < small) and not self._small.take():
             return errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
@@ -470,8 +467,7 @@ class PublicConnection(ServerConnection):
             raise Disconnected from None
 
     def write_text(self, *parts: bytes) -> bool:
-        """Send UTF-8 at once, even if bytes wait in the transport; return False if the connection is about
-        to end."""
+        """Send UTF-8 at once, even if bytes wait in the transport; return False if it is closing."""
         if self.protocol.state is not State.OPEN or self.transport.is_closing():
             return False
         frame = b"".join((_text_head(sum(map(len, parts))), *parts))
@@ -484,12 +480,12 @@ class PublicConnection(ServerConnection):
         raise TypeError(begun)
 
     async def keep_alive(self, interval_s: float, timeout_s: float) -> None:
-        """Ping every `interval_s`; cut a client from which no pong comes within `timeout_s`.
+        """Ping every `interval_s` seconds; abort if no pong arrives within `timeout_s` seconds.
 
-        A pong stands behind what the client has sent: while that is not read, none is waited for.
+        While the session stops reading, no pong is awaited, since it follows unread data.
 
-        The library's keepalive has no deadline for sending a ping, which waits while output waits. It sends a
-        silent client a Close that nobody reads.
+        The library's keepalive is not used: sending a ping has no deadline there, although it waits behind
+        output. It also sends an unresponsive client a Close before it gives up.
         """
         try:
             while True:
@@ -509,8 +505,7 @@ class PublicConnection(ServerConnection):
             pass
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
-        """Close; the Close of a flooding client is not read, so it is not waited for longer than a client
-        takes to read ours."""
+        """Close. The Close of a flooding client is not read: after `LINGER_S` its connection is aborted."""
         if self._flood is not None:
             asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         await super().close(code, reason)
@@ -520,7 +515,7 @@ class PublicConnection(ServerConnection):
         return self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cut the transport, and drop all waiting bytes."""
+        """Abort the transport, and drop all waiting bytes."""
         self.transport.abort()
 
 
@@ -538,7 +533,7 @@ def _nothing() -> None:
 
 
 class _DetachedTransport(asyncio.Transport):
-    """A stand-in for a transport that was handed over."""
+    """A placeholder for a transport that was handed over."""
 
     def abort(self) -> None:
         """Do nothing."""
@@ -552,7 +547,7 @@ class _DetachedTransport(asyncio.Transport):
 
 
 def _text_head(size: int) -> bytes:
-    """Return the head of an unmasked text message of one frame: RFC 6455, section 5.2."""
+    """Return the header of an unmasked text message of one frame: RFC 6455, section 5.2."""
     if size < 126:
         return struct.pack("!BB", _TEXT_MESSAGE, size)
     if size < 2**16:

@@ -1,4 +1,4 @@
-"""Messages of `antiphon.v1` to and from the plain data of the dialects."""
+"""Conversion between messages of `antiphon.v1` and the plain data of the protocols."""
 
 from functools import lru_cache
 from typing import Final
@@ -37,7 +37,7 @@ from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 
 _LONGEST_PROBLEM: Final = 200
-"""The most characters of a worker's sentence for a client."""
+"""The most characters of a worker's error text that a client gets."""
 
 _ENDS: Final = {
     pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
@@ -69,7 +69,7 @@ PURPOSES: Final = {
 }
 
 REMEMBERED: Final = 2**12
-"""The most cached messages of a few bytes; sessions last 600 units by default."""
+"""The most cached short messages of each kind; sessions last 600 units by default."""
 
 _ROLES: Final = {
     "system": pb.ROLE_SYSTEM,
@@ -89,11 +89,11 @@ _WORDS: Final = {
     "sampling": common_pb2.DECODE_MODE_SAMPLING,
     "greedy": common_pb2.DECODE_MODE_GREEDY,
 }
-"""Values that are words in public and numbers in `antiphon.v1`."""
+"""Strings of the public protocols, with their enum values in `antiphon.v1`."""
 
 
 def session_config(setup: WorkerSetup, max_duration_s: float) -> pb.SessionConfig:
-    """Return the config of a session; `max_duration_s` 0 leaves the length to the worker."""
+    """Return the config of a session; with a `max_duration_s` of 0 the worker limits the duration."""
     config = pb.SessionConfig(model=setup.model, automatic_units=True)
     match setup:
         case SessionSetup():
@@ -127,7 +127,7 @@ def _set_voice(given: common_pb2.Voice, voice: Voice) -> None:
 
 
 def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
-    """Return the config with the same names; None leaves a field unset."""
+    """Return the message with the same field names; None leaves a field unset."""
     config = common_pb2.DuplexConfig()
     for name in settings.__struct_fields__:
         value = getattr(settings, name)
@@ -137,7 +137,7 @@ def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
 
 
 def audio_chunk(data: bytes) -> common_pb2.AudioChunk:
-    """Return float32 at the worker's input rate as a message."""
+    """Return float32 samples at `RATE_HZ` as a message."""
     chunk = common_pb2.AudioChunk()
     _set_audio(chunk, data)
     return chunk
@@ -146,7 +146,7 @@ def audio_chunk(data: bytes) -> common_pb2.AudioChunk:
 def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
     """Return the input of one unit."""
     request = pb.PrefillRequest(unit=run.unit, traceparent=traceparent)
-    # Filled in place: a message that is handed to the constructor of another one is copied.
+    # Filled in place: a constructor copies the messages among its arguments.
     match run:
         case RunUnit():
             _set_audio(request.duplex.audio, run.audio)
@@ -167,18 +167,18 @@ def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
 
 
 def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
-    """Return the same, serialised. For a unit of audio alone, the audio is a separate part without a copy."""
+    """Return the serialised input of one unit. The audio of a unit without other input is not copied."""
     if not isinstance(run, RunUnit) or run.frames or run.texts or run.max_slice_nums is not None:
         return (prefill(run, traceparent).SerializeToString(),)
     trace = traceparent.encode()
-    # Messages behind one another are read as one.
+    # Concatenated messages are parsed as one message.
     head = (unit_number(run.unit), _before_trace(len(trace)), trace, _before_sound(len(run.audio)))
     return b"".join(head), run.audio
 
 
 @lru_cache(REMEMBERED)
 def _before_sound(size: int) -> bytes:
-    """Return the bytes before `size` bytes of audio in a message without other fields."""
+    """Return the encoding of a message with `size` bytes of audio alone, up to the audio."""
     request = pb.PrefillRequest()
     _set_audio(request.duplex.audio, bytes(size))
     whole = request.SerializeToString()
@@ -187,15 +187,15 @@ def _before_sound(size: int) -> bytes:
 
 @lru_cache(REMEMBERED)
 def _before_trace(size: int) -> bytes:
-    """Return the same before a trace context of `size` bytes."""
+    """Return the encoding of a message with a trace context of `size` bytes alone, up to the context."""
     whole = pb.PrefillRequest(traceparent="0" * size).SerializeToString()
     return whole[: len(whole) - size]
 
 
 def automatic_parts(run: Run, traceparent: str, prefill: bytes | None = None) -> tuple[bytes, ...]:
-    """Return an automatic unit, serialised: its input and how to run it.
+    """Return a serialised automatic unit: its input, and how to run it.
 
-    `prefill` is its serialised input, if that was made before.
+    `prefill` is its serialised input, None if that was not made before.
     """
     parts = prefill_parts(run, traceparent) if prefill is None else (prefill,)
     how = automatic_bytes(run)
@@ -216,7 +216,7 @@ def generate_bytes(run: Run) -> bytes:
 
 
 def automatic_bytes(run: Run) -> bytes:
-    """Return the same for an automatic unit: a serialised `pb.PrefillRequest` to append to its input."""
+    """Return how to run an automatic unit: a serialised `pb.PrefillRequest` to append to its input."""
     if isinstance(run, RunUnit):
         return _FORCED if run.force_listen else b""
     return pb.PrefillRequest(run=_generate(run)).SerializeToString()
@@ -239,7 +239,7 @@ def _generate(run: Run) -> pb.GenerateUnit:
 _FORCED: Final = pb.PrefillRequest(run=pb.GenerateUnit(force_listen=True)).SerializeToString()
 
 
-# The units of all sessions count from 1: most messages of a few bytes were made before.
+# The units of every session count from 1, so most of these short messages are cached.
 
 
 @lru_cache(REMEMBERED)
@@ -305,7 +305,7 @@ def _set_tools(given: pb.TurnInput, turn: Turn) -> None:
 
 
 def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
-    """Return the signal in a PrefillResponse; None for a failed unit, whose UnitDone reports the same."""
+    """Return the signal in a PrefillResponse; None for a failed unit, whose UnitDone has the error."""
     match answer.WhichOneof("result"):
         case "ready":
             ready = answer.ready
@@ -342,7 +342,7 @@ def _speaks(duplex: common_pb2.DuplexConfig) -> bool:
 
 
 def piece(answer: pb.GenerateResponse, unit: int) -> Piece | None:
-    """Return the output of `unit` in a GenerateResponse, if there is any."""
+    """Return the output of `unit` in a GenerateResponse; None if there is none."""
     has = answer.HasField
     if has("tool_call") or has("thinking"):
         call = _call(answer.tool_call) if has("tool_call") else None
@@ -359,7 +359,7 @@ def _call(delta: pb.ToolCallDelta) -> CallDelta:
 
 
 def speech(chunk: common_pb2.AudioChunk) -> bytes:
-    """Return output audio as bytes of float32, which the contract bounds to [-1, 1]."""
+    """Return output audio as float32 samples in [-1, 1], converted from int16 if necessary."""
     if chunk.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE:
         return (np.frombuffer(chunk.data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
     return chunk.data
@@ -386,7 +386,7 @@ def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
 
 
 def _problem(error: common_pb2.ItemError) -> str:
-    """Return the continuation of the field's name in the sentence about a video; empty for other errors."""
+    """Return the text after the field's name in the message of a video error; empty for other errors."""
     name = f"{error.field} "
     if error.reason != Reason.VIDEO_INVALID or not error.message.startswith(name):
         return ""
@@ -431,7 +431,7 @@ def _tokens(usage: common_pb2.Usage) -> TokenUsage:
 
 
 def _timings(timings: common_pb2.Timings) -> Timings:
-    # Each by its name: `ListFields` takes four times as long, for every unit.
+    # By field name: `ListFields` takes four times as long, for every unit.
     has = timings.HasField
     return Timings(
         queue=_milliseconds(timings.queue) if has("queue") else None,
@@ -444,6 +444,5 @@ def _timings(timings: common_pb2.Timings) -> Timings:
 
 
 def _milliseconds(duration: Duration) -> float:
-    """Return a duration in ms, rounded to microseconds as integers, which costs a fifth of rounding a
-    float."""
+    """Return a duration in ms, rounded to microseconds. Integers take a fifth of the time of `round`."""
     return (duration.seconds * 1_000_000 + (duration.nanos + 500) // 1000) / 1000

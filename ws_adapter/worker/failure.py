@@ -1,4 +1,4 @@
-"""The reason behind a gRPC status."""
+"""The reason of a gRPC status."""
 
 from typing import Final
 
@@ -11,13 +11,13 @@ from ws_adapter.worker.transport.rpc import RpcError
 _WITHOUT_DETAILS: Final = {
     # gRPC itself refuses a message that is too large.
     code_pb2.RESOURCE_EXHAUSTED: Reason.MESSAGE_TOO_LARGE,
-    # Our own deadline on the call, the last backstop of the session limit.
+    # The adapter's deadline of the call, the last backstop of the session limit.
     code_pb2.DEADLINE_EXCEEDED: Reason.SESSION_LIMIT,
 }
 
 
 def reason_of(error: RpcError) -> Reason:
-    """Return why a call ended: the worker's ErrorInfo if there is one, else the meaning of the code."""
+    """Return why a call ended: from the worker's ErrorInfo if there is one, else from the code."""
     if (info := _info(error)) is not None:
         return Reason(info.reason)
     return _WITHOUT_DETAILS.get(error.code, Reason.WORKER_LOST)

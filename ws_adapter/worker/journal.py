@@ -1,9 +1,9 @@
-"""Journals of sessions: their settings, and the data with which another worker continues after a loss.
+"""Journals of sessions: their settings, and the data from which another worker continues after a loss.
 
-Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
-being answered, and what was sampled of the answer, or said of one that is spoken; of a transcription the
-audio of the utterance that is not over. An input of a second of sound is copied into a block (see `Blocks`);
-all other bytes are kept as they were sent.
+The journal of a full-duplex session has the inputs and records of its latest units. That of a chat has the
+turn that is being answered, with the sampled tokens of the answer, or the sent output of a spoken answer.
+That of a transcription has the audio of the open utterance. An input of a second of audio is copied into a
+block (see `Blocks`); all other bytes are kept as they were sent.
 """
 
 import secrets
@@ -25,7 +25,7 @@ Parts: TypeAlias = tuple[bytes, ...]
 
 
 class JournalKind(StrEnum):
-    """Kinds of sessions, whose journals have different contents."""
+    """The kind of a session, which decides the contents of its journal."""
 
     DUPLEX = auto()
     CHAT = auto()
@@ -45,27 +45,27 @@ class JournalKind(StrEnum):
 
 
 class KeptUnit(Struct, eq=False, gc=False):
-    """A unit of a session. It cannot be part of a reference cycle, so the garbage collector skips it."""
+    """A unit in a journal. It is never in a reference cycle, so garbage collection skips it."""
 
     number: int
     input: Stored
     """A serialised `pb.PrefillRequest`."""
     record: bytes = b""
-    """A serialised `pb.UnitRecord`; empty until it is answered."""
+    """A serialised `pb.UnitRecord`; empty until the unit is answered."""
     samples: int = 0
-    """Samples of its sound so far."""
+    """The samples of its output audio so far."""
     sampled: tuple[int, ...] = ()
     """In a chat: the sampled token ids of the answer so far."""
     is_heard: bool = False
     """In a chat: whether the worker has confirmed the input."""
     is_traced: bool = True
-    """In a chat: whether the answer can continue, from `sampled` or from its beginning."""
+    """In a chat: whether another worker can continue the answer, or repeat it from its beginning."""
     told: SentOutput | None = None
-    """The words and sound of an answer that the client has; None in full duplex."""
+    """The output of the answer that the client has; None in full duplex."""
 
     @property
     def size(self) -> int:
-        """Bytes of its input and record."""
+        """The bytes of its input and record."""
         return size_of(self.input) + len(self.record)
 
     @property
@@ -75,7 +75,7 @@ class KeptUnit(Struct, eq=False, gc=False):
 
 
 class TakenBack(Struct, frozen=True):
-    """A rewind to `heard_samples` of `unit`, None for all of its samples."""
+    """An unanswered rewind to `heard_samples` of `unit`, None for all of its samples."""
 
     unit: int
     heard_samples: int | None
@@ -91,7 +91,7 @@ class SavedAnswer(Struct, frozen=True):
 
 
 class SavedJournal(Struct, frozen=True):
-    """The state of a journal without its units, which it names by number."""
+    """The state of a journal without its units, which it lists by number."""
 
     kind: JournalKind
     begin: int | None
@@ -106,21 +106,21 @@ class SavedJournal(Struct, frozen=True):
     """Units to replay, in order."""
     unanswered: tuple[int, ...]
     answers: tuple[SavedAnswer, ...]
-    """One for each of the unanswered; none in full duplex."""
+    """The answer of each unanswered unit; empty in full duplex."""
 
 
 class Journals:
-    """All journals of an adapter, and their bounds."""
+    """The journals of an adapter, and their bounds."""
 
     def __init__(self, seconds: float, most_bytes: int) -> None:
-        """`seconds` of units are kept of each session, and `most_bytes` of all; 0 keeps none."""
+        """Each session keeps `seconds` of units, and all together `most_bytes`; 0 turns journals off."""
         self.held_bytes = 0
         """The bytes of all journals."""
         self.seconds: Final = seconds
         self.most_bytes: Final = most_bytes
         self._count = 0
         self.blocks: Final = Blocks(most_bytes if seconds else 0, UNIT)
-        """Blocks for the sound of units."""
+        """Blocks for the audio of units."""
 
     def open(self, kind: JournalKind = JournalKind.DUPLEX) -> "Journal | None":
         """Return a new journal; None if journals are off."""
@@ -131,19 +131,19 @@ class Journals:
 
     @property
     def share(self) -> int:
-        """Bytes that one session may keep."""
+        """The bytes that one session may keep."""
         if self.held_bytes <= self.most_bytes:
             return self.most_bytes
         return self.most_bytes // max(1, self._count)
 
     def forget(self, held: int) -> None:
-        """Note that a journal is closed which held so many bytes."""
+        """Uncount a closed journal of `held` bytes."""
         self.held_bytes -= held
         self._count -= 1
 
 
 class Journal:
-    """The journal of one session at a worker. Units are numbered as the session numbers them."""
+    """The journal of one session. Its unit numbers are those of the session, at any worker."""
 
     def __init__(self, journals: Journals, kind: JournalKind = JournalKind.DUPLEX) -> None:
         self._kind = kind
@@ -155,9 +155,9 @@ class Journal:
         self.config = b""
         """The settings of the session: a serialised `pb.PrefillRequest`."""
         self.model = ""
-        """Name of the model that hears the units."""
+        """The name of the model; empty before the first `begin`."""
         self.changes = 0
-        """A counter of changes of its units."""
+        """The number of changes of its units."""
         self.rewinds: list[TakenBack] = []
         """Unanswered rewinds, in order."""
         self._journals = journals
@@ -167,10 +167,10 @@ class Journal:
         self._unfinalized: set[int] = set()
         """Units that were answered and are not closed."""
         self._last = 0
-        """Number of the newest unit."""
+        """The number of the newest unit."""
         self._has_answers = False
         self._draws = (0, 0)
-        """Random numbers used up by text and by speech."""
+        """The random numbers that text and speech have used."""
         self._is_closed = False
 
     # ------------------------------------------------------------------------------------ settings
@@ -178,7 +178,7 @@ class Journal:
     def settle(self, config: pb.SessionConfig) -> bytes:
         """Keep the settings of the session; return the message that opens it.
 
-        In full duplex and in chats it asks for `records` and has a seed.
+        In full duplex and in chats the message requests `records` and has a seed.
         """
         if self._kind is not JournalKind.UTTERANCES:
             config.records = True
@@ -189,9 +189,9 @@ class Journal:
         return self.config
 
     def begin(self, ready: pb.SessionReady) -> bool:
-        """Record the model of the units; return whether the worker keeps the necessary records.
+        """Record the model of the session; return whether the worker can replay the journal.
 
-        At another worker the model must be the same.
+        False if the worker sends no records, runs no automatic units, or has another model than before.
         """
         effective = ready.effective
         has_records = effective.records or self._kind is JournalKind.UTTERANCES
@@ -205,7 +205,7 @@ class Journal:
     # --------------------------------------------------------------------------------------- units
 
     def sent(self, unit: int, parts: Parts, *, begins: bool = False) -> None:
-        """Keep the input of a unit until its answer; `begins`: those before it belong to no utterance."""
+        """Keep the input of a unit until its answer; with `begins` the unit begins an utterance."""
         self.changes += 1
         if begins:
             self._begin = unit
@@ -217,14 +217,14 @@ class Journal:
             self._count()
 
     def written(self, unit: int) -> None:
-        """Record that the worker has the input of a unit: a turn beyond the bound is not kept."""
+        """Record that the worker has the input of a unit; drop it in a chat beyond `most_bytes`."""
         if self._is_chat and self._journals.held_bytes > self._journals.most_bytes:
             kept = self._log.unanswered[unit]
             kept.input, kept.is_traced = (), False
             self._count()
 
     def takes_input(self, unit: int) -> bool:
-        """Record that a worker has read the input of a unit; return whether that is new: once in a chat."""
+        """Record that a worker has read the input of a unit; return False if a chat's was read before."""
         kept = self._log.unanswered.get(unit)
         if kept is None or not self._is_chat:
             return True
@@ -232,7 +232,7 @@ class Journal:
         return not was_heard
 
     def told(self, unit: int, answer: pb.GenerateResponse) -> None:
-        """Record a part of an answer, and its sampled tokens."""
+        """Record a part of a chat's answer: its sampled tokens, and whether another worker can continue."""
         kept = self._log.unanswered.get(unit) if self._is_chat else None
         if kept is None:
             return
@@ -243,9 +243,9 @@ class Journal:
             kept.is_traced = False
 
     def untold(self, unit: int, piece: Piece) -> Piece | None:
-        """Return the new part of a repeated piece; None if the client has all of it.
+        """Return the part of a piece that the client does not have; None if it has all of it.
 
-        Raises `DivergedError` if the answer is another one than before: it cannot go on.
+        Raises `DivergedError` if the repeated answer differs: then it cannot continue.
         """
         kept = self._log.unanswered.get(unit)
         if kept is None or kept.told is None or kept.sampled:
@@ -266,7 +266,7 @@ class Journal:
             raise DivergedError
 
     def spoke(self, unit: int, samples: int) -> None:
-        """Record `samples` of sound of a unit."""
+        """Record `samples` of output audio of a unit."""
         if (kept := self._log.unanswered.get(unit)) is not None:
             kept.samples += samples
 
@@ -305,8 +305,8 @@ class Journal:
         self._unfinalized.discard(unit)
 
     def rewound(self, answer: pb.UnitsRewound) -> int:
-        """Record an answered rewind; return its unit."""
-        order = self.rewinds.pop(0)  # there is an answer to each
+        """Record an answered rewind: silence what it undid. Return its unit."""
+        order = self.rewinds.pop(0)  # rewinds are answered in order
         if answer.HasField("error"):
             return order.unit
         self.changes += 1
@@ -325,7 +325,7 @@ class Journal:
 
     @property
     def suffices(self) -> bool:
-        """Whether another worker can continue from the journal."""
+        """Whether another worker can continue the session from the journal."""
         if self._is_chat:
             return all(kept.is_traced for kept in self._log.unanswered.values())
         if self._kind is JournalKind.UTTERANCES:
@@ -358,7 +358,7 @@ class Journal:
     def replay(self, traceparent: str) -> Iterator[Parts]:
         """Yield the units to replay with their records, in order, numbered from 1."""
         for number, kept in enumerate(self._log, 1):
-            # Messages behind one another are read as one: the last number and trace context count.
+            # Concatenated messages are parsed as one, with the last number and trace context.
             told = pb.PrefillRequest(unit=number, traceparent=traceparent).SerializeToString()
             yield (*kept.parts, told, *((_recorded(kept.record),) if kept.record else ()))
 
@@ -404,7 +404,7 @@ class Journal:
         )
 
     def restore(self, saved: SavedJournal, config: bytes, units: Mapping[int, KeptUnit]) -> None:
-        """Go on from a saved state of the same kind. Raises `KeyError` if a unit is missing."""
+        """Continue from a saved state of the same kind. Raises `KeyError` if a unit is missing."""
         self.config, self.model, self._begin = config, saved.model, saved.begin
         self._log.unit_s, self._last = saved.unit_s, saved.last
         self._has_answers, self._draws = saved.has_answers, saved.draws
@@ -442,10 +442,10 @@ _TOLD: Final = ("text", "audio", "thinking", "tool_call")
 
 
 def _begun(sampled: tuple[int, ...]) -> bytes:
-    """Return a serialised `pb.PrefillRequest` with the beginning of an answer alone."""
+    """Return a serialised `pb.PrefillRequest` that has only the sampled tokens of an answer."""
     return pb.PrefillRequest(recorded=pb.UnitRecord(sampled_ids=sampled)).SerializeToString()
 
 
 def _recorded(record: bytes) -> bytes:
-    """Return a serialised `pb.PrefillRequest` with this record alone."""
+    """Return a serialised `pb.PrefillRequest` that has only this record."""
     return pb.PrefillRequest(recorded=pb.UnitRecord.FromString(record)).SerializeToString()

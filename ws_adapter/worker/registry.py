@@ -1,4 +1,4 @@
-"""The workers an adapter knows: each has a channel and one for uploads, watched until the adapter ends."""
+"""The registry of workers, which polls each worker with GetInfo and has its two channels."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 ASK_TIMEOUT_S: Final = 2.0
 
 COMPARISONS: Final = 3
-"""The attempts to connect an upload channel to the same worker."""
+"""The attempts to connect an upload channel to the same worker as the main channel."""
 
 _RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
     Mode.AUDIO: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
@@ -38,13 +38,13 @@ _RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
     Mode.CHAT: ({RATE_HZ, 0}, {OUTPUT_RATE_HZ, 0}),
     Mode.TRANSCRIPTION: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
 }
-"""Sample rates of input and output with which a mode can be served; 0 is a model without audio input, or
-without a voice."""
+"""The sample rates of input and output in Hz that each mode supports; 0 is a model without audio input, or
+without speech output."""
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A worker's description of itself; of its modes, those that can be served here."""
+    """The answer of a ready worker to GetInfo; `modes` has only those that the adapter supports."""
 
     worker_id: str
     model: str
@@ -60,9 +60,9 @@ class WorkerInfo:
     replays: bool = False
     """Whether its full-duplex sessions can move to another worker."""
     unit_ms: int = USUAL_UNIT_MS
-    """The shortest unit of its full-duplex sessions, of sound at 16 kHz."""
+    """The shortest unit of its full-duplex sessions, in milliseconds of audio at 16 kHz."""
     yields: bool = False
-    """Whether its model supports barge-in by itself."""
+    """Whether its model handles barge-in by itself."""
     reads_prompts: bool = True
     replays_turns: bool = False
     """Whether its chats can move to another worker."""
@@ -82,8 +82,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Occupied:
-    """The last report of a worker's slots. `question` is the number of the request: later changes are not
-    in the answer."""
+    """The last report of a worker's slots, in the answer to GetInfo request number `question`."""
 
     question: int = 0
     slots: Mapping[int, int] = field(default_factory=dict)
@@ -92,15 +91,15 @@ class Occupied:
 
 @dataclass(frozen=True)
 class Pace:
-    """Intervals between questions to a worker, in seconds; between failures the time doubles from
-    `retry_s` on."""
+    """Intervals between GetInfo requests to a worker, in seconds. After failures the interval doubles, from
+    `retry_s` to `longest_retry_s`."""
 
     ask_s: float = 1.0
     retry_s: float = 0.1
     longest_retry_s: float = 2.0
     forget_s: float = 30.0
-    """The seconds of silence after which an unlisted worker is forgotten. Its sessions would be lost long
-    before."""
+    """The seconds without an answer after which an unlisted worker is dropped. Its sessions are lost long
+    before that."""
 
 
 class Condition(StrEnum):
@@ -126,7 +125,7 @@ class Worker:
         has_room: Callable[[], None] = lambda: None,
         unreachable: Callable[[], None] = lambda: None,
     ) -> None:
-        """`has_room` is called when it reports room for another session, `unreachable` when it does not
+        """`has_room` is called when the worker reports capacity for a session, `unreachable` when it does not
         answer."""
         self.target = target
         self.info: WorkerInfo | None = None
@@ -135,18 +134,18 @@ class Worker:
         """Whether its last report said that it has no capacity for another session."""
         self.occupied = Occupied()
         self.drain_watchers: dict[Callable[[], None], None] = {}
-        """Callbacks for each report of a drain."""
+        """Callbacks that are called at each report of a drain."""
         self.used: dict[int, tuple[int, int]] = {}
-        """Tokens in and out by the epoch of each lease, as last reported."""
+        """Input and output tokens by lease epoch, as last reported."""
         self.questions = 0
         """The number of GetInfo requests."""
         self.channel = dial(target, self.suspect)
         self._upload_channel = dial(target, self._uploads_lost)
         self._uploads_to = ""
-        """The id of the worker that the upload channel is known to reach."""
+        """The id of the worker that the upload channel reaches; empty while unknown."""
         self._strangers = 0
         self._complaint = ""
-        """The last logged reason why it did not answer."""
+        """The last logged reason why the worker did not answer."""
         self._pace = pace
         self._changed = changed
         self._has_room = has_room
@@ -157,16 +156,16 @@ class Worker:
 
     @property
     def silent_s(self) -> float:
-        """The seconds since its last answer, or since the watch began."""
+        """The seconds since the last answer, or since `start`."""
         return asyncio.get_running_loop().time() - self._heard_at
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start polling."""
         self._heard_at = asyncio.get_running_loop().time()
         self._asking = asyncio.create_task(self._ask())
 
     async def stop(self) -> None:
-        """End watching and close the channels."""
+        """Stop polling and close the channels."""
         self.close()
         if self._asking is not None:
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -174,28 +173,32 @@ class Worker:
         await self._upload_channel.wait_closed()
 
     def close(self) -> None:
-        """Stop without waiting for the end."""
+        """Stop polling and close the channels, without waiting for the end."""
         if self._asking is not None:
             self._asking.cancel()
         self.channel.close()
         self._upload_channel.close()
 
     def channel_for(self, kind: Kind) -> Channel:
-        """Return the channel for a session of this kind: uploads have their own, which avoids head-of-line
-        blocking."""
+        """Return the channel for a session of this kind.
+
+        Sessions with large uploads have a separate channel, which avoids head-of-line blocking of others.
+        """
         is_same = self.info is not None and self.info.worker_id == self._uploads_to
         return self._upload_channel if kind in _UPLOADING and is_same else self.channel
 
     def suspect(self) -> None:
-        """Mark a worker that failed a session: it gets none until it has answered again."""
+        """Mark the worker as offline after a failed session: it gets no session until it answers GetInfo."""
         self.condition = Condition.OFFLINE
         self._uploads_to, self._strangers = "", 0
         self._know(None)
         self._news.set()
 
     async def holds(self, worker_id: str, epoch: int) -> bool | None:
-        """Return whether the worker has a session with the lease of this epoch, or still cleans up after
-        one; None if it does not answer."""
+        """Return whether the worker still holds the lease of this epoch; None if it does not answer.
+
+        A worker holds a lease from the attachment of its session until the slot is clean.
+        """
         try:
             answer = await self._question(self.channel)
         except RpcError:
@@ -240,8 +243,10 @@ class Worker:
             logger.warning("worker %s does not answer: %s", self.target, why)
 
     async def _compare(self, info: WorkerInfo) -> None:
-        """Check that both channels reach the same worker, since one name may stand for several; otherwise
-        uploads share one channel."""
+        """Check that both channels reach the same worker: a name may resolve to several.
+
+        Until they do, uploads use the main channel.
+        """
         if (
             Mode.CHAT not in info.modes
             or self._uploads_to == info.worker_id
@@ -258,7 +263,7 @@ class Worker:
         self._strangers += 1
         self._upload_channel.hang_up()
         logger.warning(
-            "%s leads to worker %s and to %s; give each worker an address of its own",
+            "%s resolves to worker %s and to %s; give each worker an address of its own",
             self.target,
             info.worker_id,
             answer.worker_id,
@@ -288,7 +293,7 @@ class Worker:
         modes = {mode for mode in offered if rates[0] in _RATES[mode][0] and rates[1] in _RATES[mode][1]}
         if not modes:
             if offered:
-                logger.error("worker %s has sample rates %s; it is not used", self.target, rates)
+                logger.error("worker %s is not used: no mode has its sample rates %s", self.target, rates)
             return None
         voices = frozenset(answer.voice_ids)
         return WorkerInfo(
@@ -324,24 +329,24 @@ class Worker:
 
 
 _UPLOADING: Final = frozenset({Kind.CHAT, Kind.REALTIME})
-"""Kinds of sessions that send whole conversations."""
+"""Kinds of sessions with large uploads: whole conversations."""
 
 _CONDITIONS: Final = {
     pb.WORKER_STATE_LOADING: Condition.LOADING,
     pb.WORKER_STATE_READY: Condition.UNFIT,
 }
-"""The conditions of workers that answer and take no sessions."""
+"""The conditions of workers that answer but get no sessions."""
 
 
 class Registry:
-    """All workers. `changed` is called after every change of what is known about one.
+    """All workers. `changed` is called after every change of a worker.
 
-    A worker that is no longer listed gets no new session. It is forgotten once its sessions are over and it
-    does not answer any more.
+    A worker that is no longer listed gets no new session. It is dropped once it has not answered for
+    `Pace.forget_s` seconds.
     """
 
     def __init__(self, targets: Sequence[str], pace: Pace | None = None, dial: Dial | None = None) -> None:
-        """`dial` makes the channels; without one they are plain."""
+        """`dial` makes the channels; without it they have no TLS."""
         self.changed: Callable[[], None] = lambda: None
         self._pace = pace or Pace()
         self._dial = dial or dialler()
@@ -352,13 +357,13 @@ class Registry:
         self.name(targets)
 
     def start(self) -> None:
-        """Begin to watch the workers."""
+        """Start polling the workers."""
         self._is_started = True
         for worker in self._workers.values():
             worker.start()
 
     def name(self, targets: Sequence[str]) -> None:
-        """Set the current list of workers."""
+        """Set the addresses of all listed workers."""
         self._named = tuple(dict.fromkeys(targets))
         for target in self._named:
             if target not in self._workers:
@@ -375,17 +380,17 @@ class Registry:
         self.changed()
 
     def _unanswered(self, target: str) -> None:
-        """Wait for an unreachable worker for as long as it is listed."""
+        """Drop an unreachable worker, unless it is listed or was reached lately."""
         if target not in self._named and self._workers[target].silent_s >= self._pace.forget_s:
             self._shut.discard(target)
             self._workers.pop(target).close()
 
     async def stop(self) -> None:
-        """End watching and close every channel."""
+        """Stop polling and close every channel."""
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
 
     def ready(self) -> list[tuple[str, WorkerInfo]]:
-        """Return the targets and descriptions of the workers that take sessions."""
+        """Return the addresses and descriptions of the ready, listed workers."""
         workers = ((target, self._workers[target]) for target in self._named)
         return [(target, worker.info) for target, worker in workers if worker.info]
 
@@ -404,19 +409,19 @@ class Registry:
         return worker.info.revision if worker is not None and worker.info is not None else ""
 
     def serves(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Return whether the worker at `target` serves this, as far as is known; an empty `model` is any."""
+        """Return whether the worker at `target` serves this, True while unknown; an empty `model` is any."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or (mode in (None, *info.modes) and model in ("", info.model))
 
     def reads_claims(self, target: str) -> bool:
-        """Return whether the worker at `target` takes lease tokens with claims, as far as is known."""
+        """Return whether the worker at `target` reads lease tokens with claims, True while unknown."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or info.reads_claims
 
     def may_move(self, target: str, mode: Mode | None) -> bool:
-        """Return whether sessions of this mode at `target` can move to another worker, as far as is known."""
+        """Return whether sessions of this mode at `target` can move to another worker, True while unknown."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or info.may_move(mode)
@@ -437,8 +442,7 @@ class Registry:
         return lambda: worker.drain_watchers.pop(drains, None)
 
     def is_served(self, mode: Mode | None, model: str, models: Set[str] | None = None) -> bool:
-        """Return whether any worker that is ready serves this, of those with one of `models`, None for
-        any."""
+        """Return whether any ready worker with one of `models`, None for any, serves this."""
         return any(
             self.serves(target, mode, model)
             for target, info in self.ready()
@@ -452,7 +456,7 @@ class Registry:
     def channel(self, target: str, kind: Kind) -> Channel:
         """Return the channel to `target` for sessions of this kind; all streams of a session go over one.
 
-        Raises `AttachFailed` if it was forgotten meanwhile.
+        Raises `AttachFailed` if the worker was dropped meanwhile.
         """
         worker = self._workers.get(target)
         if worker is None:
@@ -460,12 +464,12 @@ class Registry:
         return worker.channel_for(kind)
 
     def suspect(self, target: str) -> None:
-        """Mark the worker at `target`, where a session failed before it began."""
+        """Mark the worker at `target` as offline until it answers: a session failed before it began."""
         if target in self._workers:
             self._workers[target].suspect()
 
     def shut(self, target: str) -> None:
-        """Send no sessions to a full worker until it reports room."""
+        """Send no sessions to a full worker until it reports capacity."""
         self._shut.add(target)
 
     def is_open(self, target: str) -> bool:
@@ -478,14 +482,12 @@ class Registry:
         return target in self._workers and self._workers[target].is_short_of_time
 
     async def holds(self, target: str, worker_id: str, epoch: int) -> bool | None:
-        """Return whether a worker has a session with the lease of this epoch, or still cleans up after it;
-        None if it does not answer."""
+        """Return whether a worker still holds the lease of this epoch; None if it does not answer."""
         worker = self._workers.get(target)
         return await worker.holds(worker_id, epoch) if worker is not None else False
 
     def used(self, target: str, epoch: int) -> tuple[int, int] | None:
-        """Return tokens in and out of the session with the lease of this epoch, as last reported; None if
-        they were not."""
+        """Return the input and output tokens of the session with this lease epoch; None if not reported."""
         worker = self._workers.get(target)
         return worker.used.get(epoch) if worker is not None else None
 
@@ -500,7 +502,7 @@ class Registry:
         return worker.occupied if worker is not None else Occupied()
 
     def reopen(self, target: str) -> None:
-        """Reopen the worker at `target`, which has reported room."""
+        """Send sessions again to the worker at `target`, which has reported capacity."""
         if target in self._shut:
             self._shut.remove(target)
             self.changed()
@@ -514,7 +516,7 @@ class Registry:
 
 
 def _pool(name: str, infos: Sequence[WorkerInfo]) -> Pool:
-    """Return a pool with the abilities that all of its workers share, since a session may get any of them."""
+    """Return a pool with the capabilities of all its workers, since a session may get any of them."""
     return Pool(
         name,
         infos[0].model,

@@ -7,7 +7,7 @@ from ws_adapter.worker.journal import Parts
 
 
 class Replay:
-    """Sends recorded units, as many at a time as the worker takes, and waits until all of them are closed."""
+    """The replay of recorded units at a worker, with at most `window` of them in flight."""
 
     def __init__(
         self,
@@ -17,7 +17,7 @@ class Replay:
         write: Callable[[Parts], None],
         done: Callable[[bool], None],
     ) -> None:
-        """`done` is called once, with False if the worker refuses a unit. `count` is that of the units."""
+        """`units` yields `count` units. `done` is called once: True at the end, False if a unit fails."""
         self.count = count
         self._units = units
         self._window = max(1, window)
@@ -35,7 +35,7 @@ class Replay:
             self._end(True)
 
     def owns(self, unit: int) -> bool:
-        """Return whether a unit of the worker is a replayed one."""
+        """Return whether a unit number at the worker is that of a replayed unit."""
         return 0 < unit <= self.count
 
     def answered(self, answer: pb.GenerateResponse) -> None:

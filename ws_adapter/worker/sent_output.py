@@ -1,5 +1,4 @@
-"""The output of an answer that the client has, so that a worker that repeats the answer sends none of it
-again."""
+"""The sent output of an answer, so that a worker that repeats the answer sends no part twice."""
 
 from typing import Final
 
@@ -13,20 +12,21 @@ WIDTH: Final = 4
 """Bytes of a sample, float32."""
 
 TAIL_BYTES: Final = OUTPUT_RATE_HZ // 20 * WIDTH
-"""The bytes of the last 50 ms of sound, by which a repeated answer is recognised."""
+"""The bytes of the last 50 ms of audio, which are compared with a repeated answer."""
 
 TOLERANCE: Final = 0.01
-"""The tolerance of a sample in [-1, 1]: other batches round differently."""
+"""The tolerated difference of samples in [-1, 1]: rounding depends on the batch."""
 
 
 class DivergedError(Exception):
-    """The repeated answer differs."""
+    """A repeated answer differs from the sent one."""
 
 
 class SentOutput(Struct):
-    """The sent words and sound of an answer; `has_*` count their repeated part.
+    """The sent text and audio of an answer; `has_*` count the part that was repeated so far.
 
-    With `is_strict` the repeated answer has to be equal; else its first part of the same length is left out.
+    With `is_strict` the repeated answer must be equal; else as much of it as was sent is left out without
+    comparison.
     """
 
     is_strict: bool
@@ -34,24 +34,24 @@ class SentOutput(Struct):
     thinking: str = ""
     samples: int = 0
     tail: bytes = b""
-    """The end of the sound, at most `TAIL_BYTES`."""
+    """The last bytes of the sent audio, at most `TAIL_BYTES`."""
     has_text: int = 0
     has_thinking: int = 0
     has_samples: int = 0
 
     def restart(self) -> None:
-        """Note that another worker begins the answer anew."""
+        """Record that another worker begins the answer again."""
         self.has_text = self.has_thinking = self.has_samples = 0
 
     @property
     def is_repeating(self) -> bool:
-        """Whether some sent words have not been repeated yet."""
+        """Whether some sent text has not been repeated yet."""
         return self.has_text < len(self.text) or self.has_thinking < len(self.thinking)
 
     def untold(self, piece: Piece) -> Piece | None:
-        """Return the unsent part of a piece, and count it; None if there is none.
+        """Return the unsent part of a piece, and count it as sent; None if there is none.
 
-        Raises `DivergedError`.
+        Raises `DivergedError` if the repeated part differs and must not.
         """
         text = self._rest(piece.text, self.text, self.has_text)
         thinking = self._rest(piece.thinking, self.thinking, self.has_thinking)
@@ -79,7 +79,7 @@ class SentOutput(Struct):
         return said[len(repeated) :]
 
     def _compare(self, audio: bytes) -> None:
-        """Compare repeated sound with the tail, as far as they overlap."""
+        """Compare repeated audio with the tail, where they overlap. Raises `DivergedError`."""
         begin = self.samples - len(self.tail) // WIDTH
         skipped = max(0, begin - self.has_samples)
         again = np.frombuffer(audio, "<f4")[skipped:]

@@ -1,9 +1,9 @@
 """A session at a worker: three gRPC streams as one object.
 
 A unit is one message on Prefill, and all its answers come on Generate (`automatic_units`). For a worker of
-the release before, which does not know that, units are written ahead on all three calls without waiting, and
-what a unit says waits for the answer to its input, which comes on another call. Either way the answers become
-signals, on the event loop.
+the previous release without `automatic_units`, a unit is written on all three calls without waiting, and its
+output is held back until Prefill has answered its input. Either way the answers become signals, on the event
+loop.
 """
 
 import asyncio
@@ -41,19 +41,19 @@ logger = logging.getLogger(__name__)
 ATTACH_TIMEOUT_S: Final = 5.0
 
 WRITES_WAITING: Final = 16
-"""More than a session's window of units and cancels can ever need."""
+"""The most waiting writes of a stream: more than the units and cancels of a session's window."""
 
 LARGE: Final = 2**20
-"""The bytes of a unit that is serialised beside the event loop."""
+"""The size in bytes from which a unit is serialised off the event loop."""
 
 RELEASE_GRACE_S: Final = 0.5
-"""The seconds that an abandoned session may take to finish its units."""
+"""The seconds that a released session may take to finish its units."""
 
 CLEANUP_S: Final = 10.0
-"""The seconds after which the cleaning of a slot is no longer waited for."""
+"""The most seconds of waiting for the cleaning of a slot."""
 
 SIBLINGS_S: Final = 0.5
-"""The seconds that a broken call waits for the end statuses of the other two."""
+"""The seconds after a broken call in which the statuses of the other two may arrive."""
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -71,12 +71,12 @@ def is_large(run: Run) -> bool:
 
 
 def prefill_bytes(run: Run, traceparent: str) -> bytes:
-    """Return the message of a unit for the worker, for `SessionStreams.run`."""
+    """Return the serialised input of a unit, for `SessionStreams.run`."""
     return messages.prefill(run, traceparent).SerializeToString()
 
 
 class Listener(Protocol):
-    """The listener to a worker's signals about one session."""
+    """The receiver of a worker's signals about one session."""
 
     @property
     def said(self) -> Callable[[*tuple[Signal, ...]], object]:
@@ -87,7 +87,7 @@ class Listener(Protocol):
 
 
 class SessionStreams:
-    """One attached session. `ended` follows every attach, exactly once."""
+    """One session at a worker, once attached."""
 
     def __init__(
         self,
@@ -108,17 +108,17 @@ class SessionStreams:
         self.ready: pb.SessionReady | None = None
         """The worker's description of the session."""
         self.journal: Journal | None = None
-        """The journal of all answers, once units are run."""
+        """The journal that records all answers; None without one."""
         self._replay: Replay | None = None
         """The replay of another session's units."""
         self._replayed: list[int] = []
-        """Their numbers in that session, in order."""
+        """The numbers of the replayed units in that session, in order."""
         self._offset = 0
-        """The difference between a unit's number for the listener and in this session."""
+        """The number of a unit for the listener, less its number in this session."""
         self._last_unit = 0
         self._last_prefilled = 0
         self._early: deque[tuple[Signal, int]] = deque()
-        """Output of units that overtook the answer to their input, which comes on another stream."""
+        """Signals whose unit's input is not answered yet, with the number of that unit."""
         self._ended = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
         metadata = (
@@ -148,12 +148,11 @@ class SessionStreams:
         deadline_s: float,
         trace: Metadata = (),
     ) -> "SessionStreams":
-        """Open the three calls and wait until the worker of this id has them.
+        """Open the three calls and wait until the worker with this id has accepted them.
 
-        `listener` hears everything the worker says, and once that it failed, if the session ends without
-        `release`. `deadline_s` bounds the calls as a last backstop; `trace` is the session's trace
-        context, which goes into the metadata of all three. Raises `AttachFailed`; then, as
-        on cancellation, nothing is left behind.
+        `listener` gets all signals, and `failed` once if the session ends without `release`. `deadline_s`
+        bounds the calls as a last backstop. `trace` is the trace context, metadata of all three calls.
+        Raises `AttachFailed`; then, as on cancellation, the calls are cancelled.
         """
         streams = cls(channel, session_id, lease_token, listener, deadline_s, trace)
         attached = False
@@ -167,14 +166,14 @@ class SessionStreams:
             raise AttachFailed(reason_of(error), worker_of(error)) from None
         finally:
             if not attached:
-                streams._released = True  # calls that had attached have nothing more to tell
+                streams._released = True  # attached calls report no more signals
                 streams._cut()
         return streams
 
     # ---------------------------------------------------------------------------------- to the worker
 
     def open(self, setup: WorkerSetup, max_duration_s: float) -> None:
-        """Configure the session; answered by `Ready`."""
+        """Configure the session; the worker answers with `Ready`."""
         config = messages.session_config(setup, max_duration_s)
         self.open_with(pb.PrefillRequest(unit=0, config=config).SerializeToString())
 
@@ -184,10 +183,10 @@ class SessionStreams:
         self._prefill.write_serialized(config)
 
     def replay(self, journal: Journal, traceparent: str, done: Callable[[bool], None]) -> None:
-        """Hear again what is in a journal; the units that are run next go on from there.
+        """Replay the units of a journal; the units that are run next continue from them.
 
-        `done` is called once the worker has closed the last one, or with False if it refuses one. Nothing
-        is told of these units.
+        `done` is called with True once the worker has closed the last one, or with False if one fails.
+        These units cause no signals.
         """
         assert self.ready is not None, "units come after Ready"
         numbers = self._replayed = journal.numbers
@@ -202,10 +201,10 @@ class SessionStreams:
         self._prefill.write_serialized(*parts)
 
     def run(self, run: Run, traceparent: str = "", prefill: bytes | None = None) -> None:
-        """Give a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`.
+        """Give a unit to the worker, with its trace context; it answers with `UnitDone` and `Finalized`.
 
-        Not before `Ready`, which says how many units may be in flight, and whether they run by themselves.
-        `prefill` is what `prefill_bytes` has made of both, where that takes long.
+        To be called after `Ready`, which has the limit of units in flight. `prefill` is the result of
+        `prefill_bytes` for a large unit, else None.
         """
         assert self._is_automatic is not None, "units come after Ready"
         if self._is_automatic:
@@ -218,28 +217,28 @@ class SessionStreams:
         self._finalize.write_serialized(messages.finalize_bytes(run.unit))
 
     def write_unit(self, unit: int, parts: Parts) -> None:
-        """Give an automatic unit to the worker, serialised as `convert.automatic_parts` does it."""
+        """Give an automatic unit to the worker, as serialised by `convert.automatic_parts`."""
         self._last_unit = unit - self._offset
         if self._offset:
             parts = (*parts, messages.unit_number(self._last_unit))
         self._prefill.write_serialized(*parts)
 
     def cancel(self, unit: int) -> None:
-        """End every unit up to and including `unit`; each is still answered."""
+        """Cancel every unit up to and including `unit`; each is still answered."""
         self._cancel(unit - self._offset)
 
     def _cancel(self, unit: int) -> None:
         self._generate.write(pb.GenerateRequest(unit=unit, cancel=pb.CancelUnits()))
 
     def rewind(self, unit: int, heard_samples: int | None) -> None:
-        """Take back what was said after so many samples of `unit`, None for all; answered by `Rewound`."""
+        """Undo the output after `heard_samples` of `unit`, None for all its samples; `Rewound` answers."""
         number = unit - self._offset
         if self._replay is not None and number <= self._replay.count:
             number = bisect_right(self._replayed, unit)
             if not number:
-                heard_samples = 0  # nothing is left of what was said
+                heard_samples = 0  # the units of the output are no longer in the journal
             elif self._replayed[number - 1] != unit:
-                heard_samples = None  # the unit itself left nothing
+                heard_samples = None  # the unit itself is not in the journal
         back = pb.RewindUnits(heard_samples=heard_samples)
         self._generate.write(pb.GenerateRequest(unit=max(1, number), rewind=back))
 
@@ -251,7 +250,7 @@ class SessionStreams:
         if self._ended.is_set():
             return
         if not self._configured:
-            self._insist()  # to half-close before the config would be an error of ours
+            self._insist()  # a half-close before the config would violate the contract
             return
         if self._last_unit:
             self._cancel(self._last_unit)
@@ -308,9 +307,9 @@ class SessionStreams:
             self._tell_in_order(unit, *signals)
 
     def _convert(self, unit: int, answer: pb.GenerateResponse, signals: list[Signal]) -> None:
-        """Add what an answer says of a unit to `signals`, and note it in the journal.
+        """Append the signals in an answer about a unit, and record the answer in the journal.
 
-        Raises `DivergedError`.
+        Raises `DivergedError` if a repeated answer differs.
         """
         journal, is_done = self.journal, answer.HasField("done")
         retold = journal if journal is not None and journal.retells else None
@@ -352,12 +351,12 @@ class SessionStreams:
         while self._early:
             self._tell(self._early.popleft()[0])
         if reason is Reason.WORKER_LOST and self._running and not self._failed and not self._released:
-            # gRPC makes this up for a call that was written to when its end came; a sibling may know more.
+            # grpcio reports this for a call that ends during a write; another call may have the reason.
             self._wait(SIBLINGS_S, self._lose)
         elif reason is not None:
             self._fail(reason)
         if not self._running:
-            # All three ended with OK, which the worker does only after the session's own end.
+            # All three calls ended with OK, which the worker does only after a `release`.
             self._tell_failure(Reason.WORKER_LOST)
             if self._patience is not None:
                 self._patience.cancel()
@@ -367,18 +366,17 @@ class SessionStreams:
         self._fail(Reason.WORKER_LOST)
 
     def _fail(self, reason: Reason) -> None:
-        """End the session with the first status that tells a reason; the worker ends the other calls with
-        it."""
+        """Report the first reason of a failure; the worker then ends the other calls with the same reason."""
         if self._failed:
             return
-        self.journal = None  # a late answer on another call reaches no listener: the next worker repeats it
+        self.journal = None  # later answers reach no listener, so they must not be recorded
         self._tell_failure(reason)
         self._failed = True
         if self._running and not self._released:
             self._wait(CLEANUP_S, self._cut)
 
     def _insist(self) -> None:
-        """Cancel one call, and with it the session; the worker ends the others when the slot is clean."""
+        """Cancel the session by one call; the worker ends the others when the slot is clean."""
         self._finalize.cancel()
         self._wait(CLEANUP_S, self._cut)
 
@@ -393,8 +391,11 @@ class SessionStreams:
 
 
 class SessionStream(Generic[Request, Response]):
-    """One stream of a session. It calls `on_message` for each answer and, once attached, `on_end` once:
-    None for OK, else the reason."""
+    """One stream of a session.
+
+    `on_message` is called for each answer. `on_end` is called once after the attachment: None for OK, else
+    the reason.
+    """
 
     def __init__(
         self,
@@ -416,7 +417,7 @@ class SessionStream(Generic[Request, Response]):
         self._call = self._make()
 
     async def attached(self, worker_id: str) -> None:
-        """Begin the call and wait until the worker has it.
+        """Begin the call and wait until the worker has accepted it.
 
         Raises `RpcError` if the worker refuses it, or if another one answers.
         """
@@ -428,7 +429,7 @@ class SessionStream(Generic[Request, Response]):
         if answering != worker_id:
             logger.warning("a call for worker %s was answered by %.64r", worker_id, answering)
             raise RpcError(code_pb2.UNAVAILABLE, "another worker answers")
-        if self._refusal is not None:  # which came together with the metadata
+        if self._refusal is not None:  # it arrived together with the metadata
             raise self._refusal
         self._is_attached = True
 
@@ -444,14 +445,14 @@ class SessionStream(Generic[Request, Response]):
             self._call, self._refusal, again = self._make(), None, True
 
     def write(self, request: Request) -> None:
-        """Send `request` behind those written before; never waits. After the end it does nothing.
+        """Queue `request` for sending, without waiting. After the end it does nothing.
 
         Raises `asyncio.QueueFull` when too many wait.
         """
         self.write_serialized(request.SerializeToString())
 
     def write_serialized(self, *parts: bytes) -> None:
-        """Send a message that is serialised already."""
+        """Queue a serialised message, in parts. Raises `asyncio.QueueFull` when too many wait."""
         if len(self._call.waiting) >= WRITES_WAITING:
             raise asyncio.QueueFull
         self._call.write_serialized(*parts)
@@ -474,7 +475,7 @@ class SessionStream(Generic[Request, Response]):
 
 
 def _no_call() -> Call[Any]:
-    """Make no further call: the stream is attached, or refused for good."""
+    """Raise an error: an attached or refused stream makes no further call."""
     raise AssertionError("the stream has had its call")
 
 

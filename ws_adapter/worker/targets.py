@@ -19,8 +19,10 @@ def check_target(text: str) -> None:
 
 
 def read_targets(path: Path) -> tuple[str, ...]:
-    """Return the targets of a file that has one on each line, beside comments. Raises
-    `ConfigurationError`."""
+    """Return the addresses in a file, one on each line; `#` begins a comment.
+
+    Raises `ConfigurationError` if the file is unreadable or empty, or an address is invalid.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

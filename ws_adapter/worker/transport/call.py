@@ -17,7 +17,7 @@ from ws_adapter.worker.transport.rpc import Received, Response, RpcError, connec
 logger = logging.getLogger(__name__)
 
 REFUSED_PAUSE_S: Final = 0.02
-"""Pause in seconds before a refused call is made again: a worker may still count calls that just ended."""
+"""The pause in seconds before a refused call is retried: a worker may still count calls that just ended."""
 
 _PREFIX_BYTES: Final = 5
 """Bytes that gRPC puts before each message."""
@@ -26,9 +26,9 @@ Streams: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 
 
 class Call(Generic[Response]):
-    """One call. Messages from the worker are handed on at once; the caller bounds what it keeps of them.
+    """One call. Each message from the worker is passed to `on_message` at once.
 
-    Messages to the worker wait here while the worker does not read.
+    Messages to the worker wait here while the worker does not read; the caller bounds their number.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Call(Generic[Response]):
         byte_count: ByteCount,
         timeout_s: float,
     ) -> None:
-        """`begin` makes the streams and returns them with a function to call at their end."""
+        """`begin` starts the call and returns it with a function to call at its end."""
         self._begin = begin
         self._parse = response.FromString
         self._on_message = on_message
@@ -61,11 +61,11 @@ class Call(Generic[Response]):
 
     @property
     def waiting(self) -> Sized:
-        """Messages that were written and have not left yet, in whole or in part."""
+        """The written messages that are not sent yet."""
         return self._waiting
 
     async def start(self, *, again: bool = False) -> None:
-        """Send the request headers once the worker accepts another call; `again` after it refused one.
+        """Send the request headers; with `again`, after a pause, since the worker refused the last call.
 
         Raises `RpcError`.
         """
@@ -88,10 +88,10 @@ class Call(Generic[Response]):
 
     def _check_not_over(self) -> None:
         if self._is_over:
-            raise RpcError(code_pb2.CANCELLED, "it ended before it began")
+            raise RpcError(code_pb2.CANCELLED, "the call ended before it began")
 
     async def _sent(self, connection: Coroutine[Any, Any, None]) -> None:
-        """Wait until the headers have left or the call is abandoned. Raises `RpcError`."""
+        """Wait until the headers are sent or the call is abandoned. Raises `RpcError`."""
         sending = asyncio.ensure_future(connection)
         try:
             await asyncio.wait({sending, self._abandoned}, return_when=asyncio.FIRST_COMPLETED)
@@ -103,29 +103,29 @@ class Call(Generic[Response]):
             if refusal is not None:
                 raise refusal
         finally:
-            del refusal, sending  # an exception refers to this frame: a frame that refers to it is a cycle
+            del refusal, sending  # breaks the reference cycle of the exception and this frame
 
     def _not_begun(self, error: BaseException | None) -> RpcError | None:
-        """Return None if the call began, or if the worker ended it, which the reader reports as its end."""
+        """Return the error of a call that did not begin; None if it began, or if `_read` reports its end."""
         if not isinstance(error, grpc.aio.AioRpcError):
             return None
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            text = f"it could not begin within {self._timeout_s:g} s"
+            text = f"the call could not begin within {self._timeout_s:g} s"
             return RpcError(code_pb2.DEADLINE_EXCEEDED, text)
         found = error_of(error.code(), error.details(), error.trailing_metadata())
         return found if found.code == code_pb2.UNAVAILABLE and not found.was_refused else None
 
     async def initial_metadata(self) -> Received:
-        """Return what the worker sends before any message. Raises `RpcError` if the call ends without it."""
+        """Return the initial metadata of the worker. Raises `RpcError` if the call ends without it."""
         return await self._metadata
 
     def write(self, message: Message) -> None:
-        """Send `message` behind those written before, without waiting. After the end it does nothing."""
+        """Queue `message` for sending, without waiting. After the end it does nothing."""
         if self._has_begun and not self._is_over:
             self.write_serialized(message.SerializeToString())
 
     def write_serialized(self, *parts: bytes) -> None:
-        """Send a message that is serialised already, in parts."""
+        """Queue a serialised message, in parts."""
         if self._has_begun and not self._is_over and not self._is_ending:
             self._waiting.append(b"".join(parts))
             self._write_on()
@@ -137,7 +137,7 @@ class Call(Generic[Response]):
             self._write_on()
 
     def cancel(self) -> None:
-        """End the call from this side; `on_end` is called a little later."""
+        """Cancel the call; `on_end` is called in a later pass of the event loop."""
         self._abandon(RpcError(code_pb2.CANCELLED, "cancelled by the adapter"))
 
     def disconnect(self) -> None:
@@ -150,7 +150,7 @@ class Call(Generic[Response]):
             self._writing = asyncio.create_task(self._write(self._call))
 
     async def _write(self, call: Streams) -> None:
-        """Write waiting messages one at a time: grpcio takes no second one before the first has left."""
+        """Write waiting messages one at a time: grpcio allows one pending write."""
         try:
             while self._waiting:
                 data = self._waiting[0]
@@ -160,7 +160,7 @@ class Call(Generic[Response]):
             if self._is_ending:
                 await call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # the call is over, which the reader reports
+            pass  # the call is over, which `_read` reports
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise
@@ -209,10 +209,10 @@ class Call(Generic[Response]):
             self._report_end(error)
 
     def _let_go(self) -> None:
-        """Drop all references of the call: grpcio closes a connection only once no call that used it is left.
+        """Drop the references of the call: grpcio closes a connection only once all its calls are freed.
 
-        Tasks and their exceptions refer to the call as the call refers to them; without this it would stay
-        until Python's next full collection.
+        The call, its tasks and their exceptions form reference cycles, which otherwise only a full garbage
+        collection would free.
         """
         self._over()
         tasks = (self._reading, self._writing)
@@ -228,7 +228,7 @@ class Call(Generic[Response]):
         self._let_go()
         if not self._metadata.done():
             self._metadata.set_exception(error or RpcError(code_pb2.UNKNOWN, "ended before it began"))
-            self._metadata.exception()  # mark it as retrieved, whether or not anybody awaits it
+            self._metadata.exception()  # mark it as retrieved: there may be no waiter
         if not self._has_begun:
             return
         try:

@@ -26,11 +26,10 @@ from ws_adapter.worker.transport.target import Target
 from ws_adapter.worker.transport.tls import WorkerTls, explain
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""The longest time for a connection, from the first packet to the worker's first settings."""
+"""The most seconds of connecting, from the first packet to the worker's SETTINGS frame."""
 
 NEXT_ADDRESS_S: Final = 0.25
-"""The delay before the next address of a name is tried beside one that does not answer: RFC 8305, section
-8."""
+"""The connection attempt delay of Happy Eyeballs, in seconds: RFC 8305, section 8."""
 
 _FAILED: Final = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
@@ -41,9 +40,9 @@ Streaming: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"
 class Channel:
     """Calls to one worker over one connection, made for the first call and again after it is lost.
 
-    After a failed connection the next call uses a new channel of grpcio's: it resolves the name again, waits
-    for no back-off and uses the current certificates. A connection that the worker drains carries its last
-    calls beside the next one.
+    After a failed connection the next call uses a new grpcio channel, which resolves the name again, without
+    back-off, and uses the current certificates. A connection that the worker drains keeps its calls until
+    they end.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Channel:
     async def ask(
         self, method: str, request: Message, answer: type[Response], *, timeout_s: float
     ) -> Response:
-        """Make a unary call, again while the worker refuses it unprocessed. Raises `RpcError`."""
+        """Make a unary call; retry it while the worker refuses it unprocessed. Raises `RpcError`."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._until_taken(lambda: self._ask(method, request, answer, timeout_s))
@@ -113,7 +112,7 @@ class Channel:
         timeout_s: float,
         metadata: Metadata = (),
     ) -> Call[Response]:
-        """Return a call that can be started and lasts `timeout_s` at most.
+        """Return a call to start, which lasts `timeout_s` seconds at most.
 
         `on_message` is called for each answer and, once the call has begun, `on_end` once: None for OK. If
         `on_message` raises, the error is logged and the call is cancelled.
@@ -135,7 +134,7 @@ class Channel:
             self._close(line)
 
     def hang_up(self) -> None:
-        """End every connection with all its calls; the next call makes another."""
+        """Close every connection with all its calls; the next call makes a new one."""
         was_ready = self._line is not None and self._line.state is grpc.ChannelConnectivity.READY
         self._leave()
         for line in list(self._left):
@@ -146,12 +145,12 @@ class Channel:
             self._on_lost()
 
     def close(self) -> None:
-        """End every connection with all its calls and refuse further ones."""
+        """Close every connection with all its calls; further calls raise `RpcError`."""
         self._is_closed = True
         self.hang_up()
 
     async def wait_closed(self) -> None:
-        """Wait until the connections that `close` ends are closed."""
+        """Wait until all closing connections are closed."""
         await asyncio.gather(*self._closing)
 
     def _ready(self) -> "_Line":
@@ -203,7 +202,7 @@ class Channel:
 
 @dataclass(eq=False)
 class _Line:
-    """A channel of grpcio's, the task that watches its state, and its calls."""
+    """A grpcio channel, the task that watches its state, and its calls."""
 
     inner: grpc.aio.Channel
     watching: "asyncio.Task[None]"
@@ -224,7 +223,7 @@ def _options() -> list[tuple[str, int]]:
         *CLIENT_OPTIONS,
         ("grpc.max_send_message_length", -1),
         ("grpc.enable_http_proxy", 0),
-        # Each channel has a connection and a DNS answer of its own, as old as the channel.
+        # Each grpcio channel has its own connection and DNS answer.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.client_idle_timeout_ms", 2**31 - 1),
         ("grpc.dns_min_time_between_resolutions_ms", 1000),

@@ -1,4 +1,4 @@
-"""The dialler of channels to workers."""
+"""The factory of channels to workers."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -8,13 +8,13 @@ from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.tls import WorkerTls
 
 Dial: TypeAlias = Callable[[str, Callable[[], None]], Channel]
-"""Make a channel to a target; the function is called when the channel loses a connection."""
+"""A function that makes a channel to a target; its callback is called when a connection is lost."""
 
 
 def dialler(tls: WorkerTls | None = None, byte_count: ByteCount | None = None) -> Dial:
-    """Return a function that makes channels with `tls` to every target but Unix sockets.
+    """Return a function that makes channels, with `tls` except to Unix sockets.
 
-    `byte_count` counts the messages of all of them.
+    `byte_count` counts the bytes of all messages.
     """
     counted = byte_count or ByteCount()
     return lambda target, on_lost: Channel(target, on_lost, counted, tls)

@@ -1,4 +1,4 @@
-"""Path, metadata and error of a gRPC call."""
+"""The path, metadata types and error of a gRPC call."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias, TypeVar
@@ -14,17 +14,17 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _DETAILS: Final = "grpc-status-details-bin"
 
 _REFUSED: Final = "RST_STREAM with error code 7"
-"""Text with which grpcio reports a REFUSED_STREAM; a status has no field for it."""
+"""The text in which grpcio reports REFUSED_STREAM, for which a status has no field."""
 
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 Received: TypeAlias = dict[bytes, bytes]
-"""Metadata of an answer."""
+"""The metadata of an answer."""
 
 Response = TypeVar("Response", bound=Message)
 
 
 class RpcError(Exception):
-    """A call ended with another status than OK.
+    """The end of a call with another status than OK.
 
     `code` is one of `google.rpc.Code`, `details` a serialised `google.rpc.Status`. With `was_refused` the
     worker has not processed the call, so it may be made again.
@@ -43,7 +43,7 @@ def path_of(method: str) -> str:
 
 
 def error_of(code: grpc.StatusCode, text: str | None, trailers: Any) -> RpcError:
-    """Convert a status of grpcio that is not OK."""
+    """Return the error for a grpcio status that is not OK."""
     number = code.value[0]
     details = next((value for key, value in trailers or () if key == _DETAILS), b"")
     was_refused = code is grpc.StatusCode.UNAVAILABLE and _REFUSED in (text or "")

@@ -8,7 +8,7 @@ class Target:
     """The path of a Unix socket, or a host with its port."""
 
     host: str = ""
-    """A name or a number; of version 6 without brackets."""
+    """A host name or an IP address; IPv6 without brackets."""
 
     port: int = 0
     path: str = ""

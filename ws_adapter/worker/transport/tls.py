@@ -18,10 +18,10 @@ class WorkerTls:
     def __init__(
         self, ca: Path, certificate: Path | None = None, key: Path | None = None, name: str | None = None
     ) -> None:
-        """Read the files: PEM, the key without a password. Raises `ConfigurationError`."""
+        """Read the PEM files; the key has no password. Raises `ConfigurationError`."""
         self._ca, self._certificate, self._key = ca, certificate, key
         self.name = name
-        """Name that every worker's certificate must have; None is the host that is dialled."""
+        """The name that every worker's certificate must have; None is the dialled host."""
         self.reload()
 
     @property
@@ -30,12 +30,12 @@ class WorkerTls:
         return self._certificate is not None
 
     def reload(self) -> None:
-        """Read the files again; connections that stand keep their certificates.
+        """Read the files again; open connections keep their certificates.
 
-        Raises `ConfigurationError`, and then the old credentials stay.
+        Raises `ConfigurationError`; then the old credentials stay.
         """
         try:
-            client_context(self._ca, self._certificate, self._key)  # grpcio reports no unusable file
+            client_context(self._ca, self._certificate, self._key)  # grpcio does not report an unusable file
         except TlsError as error:
             raise ConfigurationError(str(error)) from None
         self.credentials = grpc.ssl_channel_credentials(
@@ -47,7 +47,7 @@ class WorkerTls:
 
 
 def explain(text: str, tls: WorkerTls | None) -> str:
-    """Say in plain words why grpcio could not connect; other texts are returned as they are."""
+    """Return a readable reason if grpcio could not connect; return other texts unchanged."""
     if not text.startswith(_NOT_CONNECTED):
         return text
     return f"the worker cannot be reached: {_cause(text, tls)}"

@@ -221,7 +221,7 @@ async def test_a_call_has_a_deadline(any_way: Way) -> None:
         with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
             await ask(channel, timeout_s=0.5)
         await Caller(channel).start()
-        with pytest.raises(RpcError, match=r"DEADLINE_EXCEEDED: it could not begin within 0\.5 s"):
+        with pytest.raises(RpcError, match=r"DEADLINE_EXCEEDED: the call could not begin within 0\.5 s"):
             await Caller(channel, timeout_s=0.5).start()
 
 

@@ -396,7 +396,7 @@ def _assemble(
         readable["TLS to Redis"] = lambda: _reload_redis(redis_tls)
     if options.workers_file is not None:
         file = options.workers_file
-        readable["file of workers"] = lambda: registry.name(read_targets(file))
+        readable["file of workers"] = lambda: registry.set_targets(read_targets(file))
     return _Parts(
         services,
         peers,

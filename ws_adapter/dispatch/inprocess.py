@@ -45,7 +45,7 @@ from ws_adapter.process.errors import (
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import Registry, WorkerInfo
 
-_NOBODYS: Final = ""
+_UNSERVED: Final = ""
 """The name of the queue of tickets that no worker can serve."""
 
 _EPOCH_LEAP: Final = 2**32
@@ -199,13 +199,13 @@ class InProcessDispatcher:
 
     def _stand(self, ticket: _Ticket) -> Line[_Ticket]:
         """Put a ticket in the queue of a pool that can serve it, else in that of unserved tickets."""
-        name = choose(self._offers(ticket.request)) or _NOBODYS
+        name = choose(self._offers(ticket.request)) or _UNSERVED
         line = self._lines.setdefault(name, Line(name, self.clock))
         line.add(ticket)
         ticket.line = line
-        if name == _NOBODYS and ticket.unserved is None:
+        if name == _UNSERVED and ticket.unserved is None:
             ticket.unserved = self._at(self.rules.no_worker_grace_s, lambda: self._desert(ticket))
-        elif name != _NOBODYS:
+        elif name != _UNSERVED:
             _stop(ticket)
         return line
 
@@ -215,7 +215,7 @@ class InProcessDispatcher:
         Tickets that no worker can serve are counted once there is one.
         """
         share, line = ticket.request.share, ticket.line
-        if share is None or line.name == _NOBODYS:
+        if share is None or line.name == _UNSERVED:
             return None
         most = share.most or max(1, sum(info.slots for _, info in self._workers(line.name)) - 1)
         holders = (other for _, _, other in self._holders() if other.line is line)
@@ -248,7 +248,7 @@ class InProcessDispatcher:
             return
         lease = ticket.lease
         del self._held[lease.worker_id][lease.slot]
-        self._returned[lease.worker_id, lease.slot] = self._registry.questions(lease.target)
+        self._returned[lease.worker_id, lease.slot] = self._registry.info_requests(lease.target)
         if was_used:
             ticket.line.lengths.add(ticket.request.kind, self.clock.now() - ticket.granted_at)
         self._pump(ticket.line)
@@ -295,7 +295,7 @@ class InProcessDispatcher:
             _stop(ticket)
             self._held[worker_id][slot] = ticket
             ticket.grant(Lease(target, token, worker_id, slot, self._epoch, line.name))
-        line.stir()
+        line.invalidate()
 
     def _ready(self) -> list[tuple[str, WorkerInfo]]:
         """Return the workers that may get sessions: those whose revision has no weight get none."""
@@ -314,7 +314,7 @@ class InProcessDispatcher:
         return {
             slot
             for slot in occupied.slots.keys() - self._held[worker_id].keys()
-            if occupied.question > self._returned.get((worker_id, slot), 0)
+            if occupied.request > self._returned.get((worker_id, slot), 0)
         }
 
     def _free_count(self, target: str, info: WorkerInfo) -> int:

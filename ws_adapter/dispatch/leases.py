@@ -43,11 +43,11 @@ class Signer:
         """Return the token of one lease, without claims for a worker of the previous release."""
         claims = None
         if self._registry.reads_claims(target):
-            tenant = self.name(terms.tenant) if terms.tenant else secrets.token_hex(_NAME_DIGITS // 2)
+            tenant = self.pseudonym(terms.tenant) if terms.tenant else secrets.token_hex(_NAME_DIGITS // 2)
             claims = Claims(tenant, terms.max_duration_s, terms.idle_timeout_s)
         return write_token(self._key, worker_id, slot, epoch, claims)
 
-    def name(self, caller: str) -> str:
+    def pseudonym(self, caller: str) -> str:
         """Return a pseudonym of a caller, the same at every adapter with this key.
 
         The key prevents that an address is found by hashing all of them. An adapter without a key serves

@@ -42,7 +42,7 @@ class Line(Generic[T]):
         ticket.order = self._arrivals - ahead
         behind = sum(1 for _ in takewhile(lambda other: other.order > ticket.order, reversed(self.waiting)))
         self.waiting.insert(len(self.waiting) - behind, ticket)
-        self.stir()
+        self.invalidate()
 
     def next(self) -> T:
         """Remove and return the first ticket."""
@@ -52,9 +52,9 @@ class Line(Generic[T]):
         """Remove a ticket, if it is there."""
         if ticket in self.waiting:
             self.waiting.remove(ticket)
-            self.stir()
+            self.invalidate()
 
-    def stir(self) -> None:
+    def invalidate(self) -> None:
         """Invalidate cached queue positions."""
         self._places.clear()
 

@@ -61,7 +61,7 @@ WORKER_LIFE_S: Final = 6.0
 RETRY_S: Final = 0.2
 """The seconds between two attempts to reach an unavailable Redis."""
 
-FAREWELL_S: Final = 10.0
+GIVE_BACK_S: Final = 10.0
 """The seconds for which giving a place or a lease back is retried; then it has expired in Redis."""
 
 MOST_SEEN: Final = 1000
@@ -92,7 +92,7 @@ class RedisDispatcher:
         self._pools: dict[str, SharedPool] = {}
         self._outside: list[SharedTicket] = []
         """Tickets that are in no pool yet, in order."""
-        self._farewells: list[tuple[float, Call]] = []
+        self._returns: list[tuple[float, Call]] = []
         """Pending calls that give a place or a lease back, with the times of their expiry."""
         self._named_at: dict[str, float] = {}
         """Addresses of workers, with the time when Redis listed each last."""
@@ -127,9 +127,9 @@ class RedisDispatcher:
         await self._wake_ups.stop()
         if self._task is not None:
             await end(self._task)
-        if self._farewells and self._away_at is None:
+        if self._returns and self._away_at is None:
             with suppress(Exception):
-                await call_all(self._client, [call for _, call in self._farewells])
+                await call_all(self._client, [call for _, call in self._returns])
         await disconnect(self._client)
 
     @asynccontextmanager
@@ -153,7 +153,7 @@ class RedisDispatcher:
         self._outside.append(ticket)
         self._wake.set()
         now = self.clock.now()
-        patience = self.clock.call_at(now + self.rules.arrival_wait_s, lambda: self._turn_away(ticket))
+        patience = self.clock.call_at(now + self.rules.arrival_wait_s, lambda: self._time_out(ticket))
         expiry = self.clock.call_at(now + max_wait, lambda: self._expire(ticket)) if max_wait else None
         try:
             await ticket.arrived()
@@ -263,20 +263,20 @@ class RedisDispatcher:
     async def _exchange(self, *, is_beat: bool) -> None:
         """Send all pending calls to Redis, and handle their answers."""
         if is_beat:
-            await call_all(self._client, [Call("pools", DIRECTORY, (), self._know_pools)])
+            await call_all(self._client, [Call("pools", DIRECTORY, (), self._update_pools)])
             await call_all(self._client, [self._stats_of(pool) for pool in self._pools.values()])
             self._name_workers({target for pool in self._pools.values() for target in pool.targets})
             self._look_after()
-        farewells, self._farewells = self._farewells, []
+        returns, self._returns = self._returns, []
         woken, self._woken = self._woken, set()
         weighings = [] if self._is_weighed else list(self._weigh())
         self._is_weighed = True
         try:
-            calls = [call for _, call in farewells] + list(self._beats(None if is_beat else woken))
+            calls = [call for _, call in returns] + list(self._beats(None if is_beat else woken))
             await call_all(self._client, [*weighings, *calls, *self._enter()])
         except BaseException:
             now = self.clock.now()
-            self._farewells = [late for late in farewells if late[0] > now] + self._farewells
+            self._returns = [late for late in returns if late[0] > now] + self._returns
             self._woken |= woken
             self._is_weighed = self._is_weighed and not weighings
             raise
@@ -288,14 +288,14 @@ class RedisDispatcher:
         self._named_at |= dict.fromkeys(targets, now)
         self._named_at = {target: at for target, at in self._named_at.items() if now - at < WORKER_LIFE_S}
         if self._named_at.keys() != named:
-            self._registry.name(sorted(self._named_at))
+            self._registry.set_targets(sorted(self._named_at))
 
     def _lost(self, error: Exception) -> None:
         now = self.clock.now()
         if self._away_at is None:
             logger.error("the shared queue cannot be reached: %s", error)
             self._away_at = now
-        self._farewells = [late for late in self._farewells if late[0] > now]
+        self._returns = [late for late in self._returns if late[0] > now]
         if now - self._away_at > self.rules.outage_limit_s:
             for ticket in self._own():
                 if not ticket.is_settled:
@@ -316,7 +316,7 @@ class RedisDispatcher:
         self._woken.add(ticket_id)
         self._wake.set()
 
-    def _know_pools(self, names: list[str]) -> None:
+    def _update_pools(self, names: list[str]) -> None:
         kept = {name: pool for name, pool in self._pools.items() if name in names or pool.tickets}
         for pool in kept.values():
             pool.limits_s = self.rules.session_limits_s
@@ -343,9 +343,9 @@ class RedisDispatcher:
             ids = [ticket for ticket in pool.tickets if chosen is None or ticket in chosen]
             if ids:
                 arguments = (self.adapter_id, TICKET_TTL_MS, *ids)
-                yield Call("adapter_beat", pool.key, arguments, partial(self._hear, pool, ids))
+                yield Call("adapter_beat", pool.key, arguments, partial(self._take_places, pool, ids))
 
-    def _hear(self, pool: SharedPool, ids: list[str], answer: list[Any]) -> None:
+    def _take_places(self, pool: SharedPool, ids: list[str], answer: list[Any]) -> None:
         _, places, *grants = answer
         leases = iter(grants)
         for ticket_id, word in zip(ids, places.split(), strict=True):
@@ -410,7 +410,7 @@ class RedisDispatcher:
         entered = partial(self._entered, pool, ticket)
         share: tuple[str, int] = ("", 0)
         if request.share is not None:
-            share = (self._sign.name(request.share.holder), request.share.most)
+            share = (self._sign.pseudonym(request.share.holder), request.share.most)
         ahead = HEAD_START * request.priority
         if pool.weights.of:
             weights = (str(pool.weights), request.revision)
@@ -465,14 +465,14 @@ class RedisDispatcher:
         pool.tickets.pop(ticket.id, None)
         if ticket.lease is not None:
             lease = ticket.lease
-            self._part("lease_return", pool, lease.worker_id, lease.slot, lease.epoch)
+            self._give_back("lease_return", pool, lease.worker_id, lease.slot, lease.epoch)
         elif not ticket.has_left:
-            self._part("leave", pool, ticket.id)
+            self._give_back("leave", pool, ticket.id)
         ticket.has_left = True
 
-    def _part(self, function: str, pool: SharedPool, *arguments: object) -> None:
+    def _give_back(self, function: str, pool: SharedPool, *arguments: object) -> None:
         call = Call(function, pool.key, arguments, lambda _: None)
-        self._farewells.append((self.clock.now() + FAREWELL_S, call))
+        self._returns.append((self.clock.now() + GIVE_BACK_S, call))
         self._wake.set()
 
     def _dismiss(self, ticket: SharedTicket, error: DispatchError) -> None:
@@ -480,7 +480,7 @@ class RedisDispatcher:
         ticket.fail(error)
         ticket.arrive()
 
-    def _turn_away(self, ticket: SharedTicket) -> None:
+    def _time_out(self, ticket: SharedTicket) -> None:
         if not ticket.has_arrived:
             self._dismiss(ticket, DispatcherUnavailable("the shared queue cannot be reached"))
 
@@ -513,7 +513,7 @@ class RedisDispatcher:
 
     def _move(self, pool: SharedPool, ticket: SharedTicket) -> None:
         """Move a ticket to the end of another pool's queue."""
-        self._part("leave", pool, ticket.id)
+        self._give_back("leave", pool, ticket.id)
         del pool.tickets[ticket.id]
         ticket.pool, ticket.asked, ticket.seq = None, None, 0
         self._outside.append(ticket)

@@ -158,7 +158,7 @@ class _Greeting(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        _watch(transport.get_extra_info("socket"))
+        _configure_socket(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -183,7 +183,7 @@ class _Greeting(asyncio.Protocol):
             self.transport.abort()
 
 
-def _watch(sock: socket.socket) -> None:
+def _configure_socket(sock: socket.socket) -> None:
     """Keep the kernel's buffers small, and enable keepalive to detect a lost owner."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)

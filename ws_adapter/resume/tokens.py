@@ -26,7 +26,7 @@ NONCE_BYTES: Final = 16
 _MARK_BYTES: Final = 8
 _VERSION: Final = 2
 _HEAD: Final = struct.Struct(f"!B16s{NONCE_BYTES}s{_MARK_BYTES}s")
-_NOBODY: Final = bytes(16)
+_NO_HOLDER: Final = bytes(16)
 
 
 class Claim(NamedTuple):
@@ -90,4 +90,4 @@ def new_nonce() -> bytes:
 
 def holder_of(key_hash: str | None) -> bytes:
     """Return the holder field of a token; None stands for a session without a key."""
-    return bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY
+    return bytes.fromhex(key_hash)[: len(_NO_HOLDER)] if key_hash is not None else _NO_HOLDER

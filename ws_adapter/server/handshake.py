@@ -38,7 +38,7 @@ from ws_adapter.resume.request import resume_request
 from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.web.http_socket import HttpSocket
 from ws_adapter.web.message import Disconnected
-from ws_adapter.web.routes import Dialect, Misdirected, Selection, describe
+from ws_adapter.web.routes import Dialect, RefusedSession, Selection, describe
 from ws_adapter.web.websocket import PublicConnection
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Handshake:
         connection: PublicConnection | HttpSocket,
         request: Request,
         caller: Caller,
-        found: Selection | Misdirected,
+        found: Selection | RefusedSession,
     ) -> None:
         """Admit a WebSocket or an HTTP request for a session, and fill in its rights. Raises `Denied`."""
         try:
@@ -97,7 +97,7 @@ class Handshake:
         if entry.key_rejection is not None:
             found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.key_rejection)
         elif found.dialect.is_ga and _is_beta(request):
-            found = Misdirected(found.dialect, errors.BETA)
+            found = RefusedSession(found.dialect, errors.BETA)
         elif isinstance(found, Selection) and entry.session:
             found = replace(found, session=entry.session)
         connection.selection = found
@@ -106,7 +106,7 @@ class Handshake:
         connection.upgrade = self._upgrade(request, found, entry.key)
         connection.when_lost(connection.upgrade.end)
 
-    def _upgrade(self, request: Request, found: Selection | Misdirected, key: Key | None) -> Upgrade:
+    def _upgrade(self, request: Request, found: Selection | RefusedSession, key: Key | None) -> Upgrade:
         """Return the trace of a request: a child of the client's for trusted keys, else linked to it."""
         context = None
         if traceparents := request.headers.get_all(contract.METADATA_TRACEPARENT):
@@ -131,7 +131,7 @@ class Handshake:
         self._metrics.rejected[reason] += 1
         logger.warning("client rejected", extra={"reason": reason})
 
-    async def refuse(self, connection: PublicConnection, refusal: Misdirected) -> None:
+    async def refuse(self, connection: PublicConnection, refusal: RefusedSession) -> None:
         """Tell a connected client why it is not served, and close."""
         upgrade, code, close = connection.upgrade, refusal.verdict.code, refusal.verdict.close
         assert upgrade is not None
@@ -169,7 +169,7 @@ def _is_beta(request: Request) -> bool:
     return any(beta.strip().lower() == _BETA for beta in betas.split(","))
 
 
-def _refusal(refusal: Misdirected) -> ServerEvent:
+def _refusal(refusal: RefusedSession) -> ServerEvent:
     code, message = refusal.verdict.code, refusal.verdict.message
     assert code is not None
     match refusal.dialect:

@@ -62,7 +62,7 @@ from ws_adapter.web.routes import (
     COMPLETING,
     SUBPROTOCOL,
     Dialect,
-    Misdirected,
+    RefusedSession,
     Selection,
     describe,
     offered_subprotocols,
@@ -147,7 +147,7 @@ class PublicServer:
         """Servers for connections that other adapters forward, which stay open while sessions run."""
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineFactory(services.clock)
-        self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._turn_away)
+        self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._reject)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection | HttpSocket] = {}
         self._pending = PendingSessions()
@@ -206,9 +206,9 @@ class PublicServer:
         address = self._access.caller(connection.http_request, connection.peer).name
         return self.handshakes.enter(connection, address)
 
-    def _turn_away(self, connection: PublicConnection) -> None:
+    def _reject(self, connection: PublicConnection) -> None:
         self._metrics.rejected[Rejection.FULL] += 1  # no log line: there would be too many
-        connection.turn_away(responses.unavailable("too many clients connect at once; try again in a moment"))
+        connection.reject(responses.unavailable("too many clients connect at once; try again in a moment"))
 
     def _forward(self, connection: PublicConnection) -> bool:
         return self._forwarder is not None and self._forwarder.take(connection)
@@ -277,16 +277,16 @@ class PublicServer:
 
     async def _leave_port(self) -> None:
         """Accept the backlog and stop listening, then wait a while for handshakes and slots."""
-        await _let_come_in()
+        await _accept_backlog()
         for server in self._servers:
             stop_listening(server)
-        await _let_come_in()
+        await _accept_backlog()
         for _ in range(round(OPEN_TIMEOUT_S / _LOOK_S)):
-            if not self._is_anybody_coming():
+            if not self._has_waiting_clients():
                 break
             await asyncio.sleep(_LOOK_S)
 
-    def _is_anybody_coming(self) -> bool:
+    def _has_waiting_clients(self) -> bool:
         """Return whether any connection is in the handshake, or any session waits for a slot."""
         return bool(self._coming) or any(session.is_waiting for session in self._sessions)
 
@@ -453,7 +453,7 @@ class PublicServer:
 
     # --------------------------------------------------------------------------------- WebSocket
 
-    def _select(self, request: Request) -> Selection | Misdirected | None:
+    def _select(self, request: Request) -> Selection | RefusedSession | None:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
         catalogue = self._services.registry.catalogue()
         served = catalogue.modes if catalogue is not None else None
@@ -481,10 +481,10 @@ class PublicServer:
         taken: TakenSession | None = None
         if isinstance(selection, Selection):
             if (verdict := self._access.end_of(connection.key)) is not None:
-                selection = Misdirected(selection.dialect, verdict)
+                selection = RefusedSession(selection.dialect, verdict)
             elif connection.verdict not in (None, errors.OWNER_UNREACHABLE):
                 assert connection.verdict is not None
-                selection = Misdirected(selection.dialect, connection.verdict)
+                selection = RefusedSession(selection.dialect, connection.verdict)
             elif asked is not None:
                 refused = connection.verdict or self._resume(connection, asked)
                 if refused is None:
@@ -496,10 +496,10 @@ class PublicServer:
                 if taken is None:
                     if refused is errors.RESUME_FAILED:
                         self._resumables.refused()
-                    selection = Misdirected(selection.dialect, refused)
+                    selection = RefusedSession(selection.dialect, refused)
             elif (verdict := self._verdict_on_new_session()) is not None:
-                selection = Misdirected(selection.dialect, verdict)
-        if isinstance(selection, Misdirected):
+                selection = RefusedSession(selection.dialect, verdict)
+        if isinstance(selection, RefusedSession):
             await self._handshake.refuse(connection, selection)
         else:
             await self._run(connection, selection, taken)
@@ -633,7 +633,7 @@ class PublicServer:
         )
 
 
-async def _let_come_in() -> None:
+async def _accept_backlog() -> None:
     """Let the event loop accept the backlog and begin the handshakes."""
     for _ in range(_PASSES):
         await asyncio.sleep(0)

@@ -62,7 +62,7 @@ class Background:
         self._need = Need(Mode.TRANSCRIPTION)
         self._steps: deque[Step] = deque()
         self._is_performing = False
-        self._coming: asyncio.Task[None] | None = None
+        self._searching: asyncio.Task[None] | None = None
         """The task that looks for a slot."""
         self._was_answered = asyncio.Event()
         """Set once the request for the found slot is granted or refused."""
@@ -96,8 +96,8 @@ class Background:
 
     async def over(self) -> None:
         """Wait until every slot is clean again."""
-        coming = [self._coming] if self._coming is not None else []
-        await asyncio.gather(*coming, *(slot.over() for slot in self._slots), return_exceptions=True)
+        searching = [self._searching] if self._searching is not None else []
+        await asyncio.gather(*searching, *(slot.over() for slot in self._slots), return_exceptions=True)
 
     # ------------------------------------------------------------------------------- actions
 
@@ -173,9 +173,9 @@ class Background:
         if code is not None:
             self._perform(self._machine.unserved(code, self._clock.now()))
         else:
-            self._coming = asyncio.create_task(self._come(need, self._coming))
+            self._searching = asyncio.create_task(self._find_slot(need, self._searching))
 
-    async def _come(self, need: Need, before: asyncio.Task[None] | None) -> None:
+    async def _find_slot(self, need: Need, before: asyncio.Task[None] | None) -> None:
         """Wait for a spare slot and request it."""
         if before is not None:
             await asyncio.wait({before})
@@ -193,8 +193,8 @@ class Background:
         self._was_answered.set()
         if slot is not None:
             slot.give_up()
-        elif self._coming is not None:
-            self._coming.cancel()
+        elif self._searching is not None:
+            self._searching.cancel()
 
     def queued(self, place: Place) -> None:
         """Give up the request: another session got the slot, and background work must not queue."""

@@ -15,7 +15,7 @@ from antiphon_service.semconv import FailoverOutcome
 from ws_adapter.protocol.core.actions import Run, RunSegment
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.worker.convert import automatic_parts
-from ws_adapter.worker.journal import Journal, SavedJournal, TakenBack
+from ws_adapter.worker.journal import Journal, PendingRewind, SavedJournal
 from ws_adapter.worker.session_streams import SessionStreams
 
 LOSSES: Final = frozenset(
@@ -81,7 +81,7 @@ class Failover:
     @property
     def is_idle(self) -> bool:
         """Whether the worker has answered and closed all its units."""
-        return self.journal.owes_nothing(self._written)
+        return self.journal.has_closed(self._written)
 
     # --------------------------------------------------------------------------- at another adapter
 
@@ -118,7 +118,7 @@ class Failover:
 
     def rewind(self, streams: SessionStreams | None, unit: int, heard_samples: int | None) -> None:
         """Undo the model's output after `heard_samples` of a unit, None for all of its samples."""
-        self.journal.rewinds.append(TakenBack(unit, heard_samples))
+        self.journal.rewinds.append(PendingRewind(unit, heard_samples))
         if streams is not None and not self.is_moving:
             streams.rewind(unit, heard_samples)
 

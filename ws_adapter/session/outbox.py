@@ -122,7 +122,7 @@ class Outbox:
         self._count(send, 1)
         self._flushed.clear()
         self._news.set()
-        self._weigh()
+        self._check_bounds()
 
     def withdraw(self, response_id: str) -> list[Send]:
         """Remove and return the unsent events of a response."""
@@ -138,7 +138,7 @@ class Outbox:
         for send in taken:
             self._encoded.pop(id(send), None)
             self._count(send, -1)
-        self._weigh()
+        self._check_bounds()
         return taken
 
     def clear(self) -> None:
@@ -166,7 +166,7 @@ class Outbox:
                     await self._send(*(self._encoded.pop(id(item), None) or self._encode(item)))
                     self._sent += 1
                     self._count(item, -1)
-                    self._weigh()
+                    self._check_bounds()
                 self._is_sending = False
                 self._flushed.set()
                 self._news.clear()
@@ -206,7 +206,7 @@ class Outbox:
         if not self._is_over:
             self._load.inflight_bytes += size
 
-    def _weigh(self) -> None:
+    def _check_bounds(self) -> None:
         # The sum of seconds is a float, whose rounding error an empty outbox may keep.
         bounds = self._bounds
         over = bool(self._items) and (self._audio_s > bounds.audio_s or self._bytes > bounds.bytes)

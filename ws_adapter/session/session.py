@@ -205,7 +205,7 @@ class Session:
                 self._listener.close()
             if self._background is not None:
                 self._background.close()
-            self._hold()
+            self._count_input()
             self._arm(self._machine.deadline)
             self._leave_slot()
             writer.cancel()
@@ -320,7 +320,7 @@ class Session:
             due.clear()
         if has_changed and self._lasting is not None:
             self._lasting.commit()
-        self._hold()
+        self._count_input()
         if self._is_holding:
             self._room.set()
         deadline = self._machine.deadline
@@ -416,7 +416,7 @@ class Session:
         if not self._machine.is_over:
             self._perform(item.tell(news, self._clock.now()))
 
-    def _hold(self) -> None:
+    def _count_input(self) -> None:
         """Update the count of this session's input bytes in the load."""
         held = self._machine.held_bytes
         if self._listener is not None:
@@ -524,7 +524,7 @@ class Session:
                 await self._reading
             await self._may_read()
             self._is_holding = False
-            self._obey_message(message)
+            self._handle_message(message)
             if self._reading is not None:
                 await self._reading
 
@@ -561,12 +561,12 @@ class Session:
         if self._resumable is not None:
             self._resumable.received += 1
         try:
-            self._obey_message(Message(True, text, 0.0, True))
+            self._handle_message(Message(True, text, 0.0, True))
         except Exception:
             self.failed()
         return True
 
-    def _obey_message(self, message: Message) -> None:
+    def _handle_message(self, message: Message) -> None:
         machine = self._machine
         drops = self._has_no_room() or (machine.drops_stale and self._is_late(message))
         is_lost = drops or machine.is_over

@@ -51,7 +51,7 @@ LONGEST_CALL_S: Final = 86_400.0
 NEXT_SLOT_S: Final = 1.0
 """The most seconds that a session waits for the cleaning of its last slot before it queues again."""
 
-_ELSEWHERE: Final = frozenset(
+_RETRIED: Final = frozenset(
     {
         Reason.WORKER_LOST,
         Reason.LOADING,
@@ -64,7 +64,7 @@ _ELSEWHERE: Final = frozenset(
 )
 """Reasons for which a session that fails before it began is retried with a new lease."""
 
-_ANYWHERE: Final = _ELSEWHERE | LOSSES | {Reason.NO_FREE_SLOT}
+_RETRIED_IN_FAILOVER: Final = _RETRIED | LOSSES | {Reason.NO_FREE_SLOT}
 """Reasons for which a moving session is retried: a session that has lost its adapter may still be in the
 slot."""
 
@@ -246,7 +246,7 @@ class Slot:
             streams.open(setup, source.config_limit_s)
             return
         self._failover = Failover(journal)
-        streams.open_with(journal.settle(session_config(setup, source.config_limit_s)))
+        streams.open_with(journal.set_config(session_config(setup, source.config_limit_s)))
 
     # ---------------------------------------------------------------------------------------- units
 
@@ -290,7 +290,7 @@ class Slot:
             return
         except tuple(_REFUSALS) as refusal:
             if self._began:
-                self._give_in(FailoverOutcome.NO_SLOT)
+                self._abandon_failover(FailoverOutcome.NO_SLOT)
                 return
             verdict = _REFUSALS[type(refusal)]
         except Exception:
@@ -322,13 +322,16 @@ class Slot:
             if reason is Reason.NO_FREE_SLOT and self._waits:
                 continue
             if self._failover is not None and self._failover.is_moving:
-                if reason in _ANYWHERE and (pause_s := self._failover.next_attempt_s()) is not None:
+                if (
+                    reason in _RETRIED_IN_FAILOVER
+                    and (pause_s := self._failover.next_attempt_s()) is not None
+                ):
                     if pause_s:
                         await sleep(self._source.services.clock, pause_s)
                     continue
-                self._give_in(FailoverOutcome.REFUSED)
+                self._abandon_failover(FailoverOutcome.REFUSED)
                 return None
-            if reason in _ELSEWHERE and lost < NEW_LEASES:
+            if reason in _RETRIED and lost < NEW_LEASES:
                 lost += 1
             elif reason not in CORRECTABLE:
                 return VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
@@ -462,13 +465,13 @@ class Slot:
         if reason in DEFECTS:
             logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
         if self.is_moving:
-            self._give_in(FailoverOutcome.REFUSED)
+            self._abandon_failover(FailoverOutcome.REFUSED)
             return True
         self._telemetry.lost(reason)
-        if self._began or reason not in _ELSEWHERE | CORRECTABLE:
+        if self._began or reason not in _RETRIED | CORRECTABLE:
             return False
         self._lost = reason
-        if reason not in _ELSEWHERE:
+        if reason not in _RETRIED:
             return False
         self._holder.displaced()
         return True
@@ -489,7 +492,7 @@ class Slot:
     def _continue(self, failover: Failover, saved: SavedFailover) -> None:
         self._failover, self._mode, self.pool = failover, saved.mode, saved.pool
         self._began = True
-        self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
+        self._set_timer(LONGEST_S, lambda: self._abandon_failover(FailoverOutcome.NO_SLOT))
 
     def _is_moved(self, reason: Reason, failover: Failover) -> bool:
         """Start a failover, if possible; return whether the session continues at another worker."""
@@ -507,7 +510,7 @@ class Slot:
         self._unwatch()
         if not was_moving:
             logger.warning("failover: the session moves to another worker", extra={"reason": reason})
-            self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
+            self._set_timer(LONGEST_S, lambda: self._abandon_failover(FailoverOutcome.NO_SLOT))
         return True
 
     def _said_with_journal(self, *signals: Signal) -> None:
@@ -567,7 +570,7 @@ class Slot:
     def _open_again(self, failover: Failover, streams: SessionStreams) -> None:
         """Replay the journal at another worker, which has opened the session."""
         if streams.ready is None or not failover.journal.begin(streams.ready):
-            self._give_in(FailoverOutcome.REFUSED)
+            self._abandon_failover(FailoverOutcome.REFUSED)
             return
         traceparent = dict(self._telemetry.headers()).get(METADATA_TRACEPARENT, "")
         streams.replay(failover.journal, str(traceparent), self._replayed)
@@ -578,7 +581,7 @@ class Slot:
         if failover is None or streams is None or self._is_given_up:
             return
         if not is_complete:
-            self._give_in(FailoverOutcome.REFUSED)
+            self._abandon_failover(FailoverOutcome.REFUSED)
             return
         self._stop_timer()
         pause_s = services.clock.now() - failover.since
@@ -592,7 +595,7 @@ class Slot:
         if self._leaves_at is not None:
             self.said(GoingAway(max(0.0, self._leaves_at - services.clock.now())))
 
-    def _give_in(self, outcome: FailoverOutcome) -> None:
+    def _abandon_failover(self, outcome: FailoverOutcome) -> None:
         """Abandon the failover: end the session as if it had no journal."""
         failover = self._failover
         if failover is None or failover.reason is None or self._is_given_up:

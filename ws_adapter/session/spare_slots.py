@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from ws_adapter.dispatch.base import Need
 
 
-class _Line:
+class _Queue:
     """The sessions with equal needs."""
 
     def __init__(self) -> None:
@@ -22,21 +22,21 @@ class SpareSlots:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[Need, _Line] = {}
+        self._queues: dict[Need, _Queue] = {}
 
     @asynccontextmanager
     async def turn(self, need: Need) -> AsyncIterator[None]:
         """Wait for the caller's turn, which lasts as long as the block."""
-        line = self._lines.setdefault(need, _Line())
-        line.waiting += 1
+        queue = self._queues.setdefault(need, _Queue())
+        queue.waiting += 1
         try:
-            async with line.lock:
+            async with queue.lock:
                 yield
         finally:
-            line.waiting -= 1
-            if not line.waiting:
-                del self._lines[need]
+            queue.waiting -= 1
+            if not queue.waiting:
+                del self._queues[need]
 
     def are_wanted(self, need: Need) -> bool:
         """Return whether any session looks for such a slot, or waits for its turn."""
-        return need in self._lines
+        return need in self._queues

@@ -21,7 +21,7 @@ from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest
 from ws_adapter.web.http_exchange import LINGER_S
 from ws_adapter.web.message import Arriving, Disconnected, Message
-from ws_adapter.web.routes import Misdirected, Selection
+from ws_adapter.web.routes import RefusedSession, Selection
 
 COUNTED_BYTES: Final = 2**15
 """The bytes of a body that count as one frame in the address's rate limit."""
@@ -64,7 +64,7 @@ class HttpSocket(asyncio.Protocol):
         self.http_request = request
         self.key: Key | None = None
         self.tenant = ""
-        self.selection: Selection | Misdirected | None = None
+        self.selection: Selection | RefusedSession | None = None
         self.upgrade: Upgrade | None = None
         self.allowance: Allowance | None = None
         self.rights = ALL_RIGHTS
@@ -89,7 +89,7 @@ class HttpSocket(asyncio.Protocol):
         self._on_lost: list[Callable[[], None]] = []
         self._lingering: asyncio.TimerHandle | None = None
         transport.set_protocol(self)
-        _watch(transport)
+        _enable_keepalive(transport)
         if rest:
             self.data_received(rest)
 
@@ -299,7 +299,7 @@ class HttpSocket(asyncio.Protocol):
         self._transport.abort()
 
 
-def _watch(transport: asyncio.Transport) -> None:
+def _enable_keepalive(transport: asyncio.Transport) -> None:
     """Enable TCP keepalive, to detect lost clients that wait for an answer."""
     sock = transport.get_extra_info("socket")
     if sock is None:

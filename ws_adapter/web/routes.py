@@ -178,7 +178,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Misdirected:
+class RefusedSession:
     """A WebSocket that is refused after the upgrade, since browsers cannot read HTTP refusals.
 
     `dialect` is the dialect of the refusal; `reason` is the label in the metrics, None if it follows from the
@@ -197,7 +197,7 @@ def select(
     served: Set[Mode] | None,
     opens: Set[Mode] = frozenset(),
     holds_chats: Callable[[str], bool] = lambda model: True,
-) -> Selection | Misdirected | None:
+) -> Selection | RefusedSession | None:
     """Return the session that a WebSocket at `target` opens, or its refusal; None if there is no WebSocket.
 
     `offered` are the subprotocols of the client; `default_mode` is for clients that name no mode. `served`
@@ -210,18 +210,18 @@ def select(
     if isinstance(found, Selection) and found.dialect is Dialect.REALTIME_GA:
         found = found if holds_chats(found.model or "") else replace(found, mode=Mode.AUDIO)
     if served is None and isinstance(found, Selection) and found.mode is Mode.TRANSCRIPTION:
-        return Misdirected(found.dialect, NO_WORKER)
+        return RefusedSession(found.dialect, NO_WORKER)
     able = _WAITING if served is None else served | (_DUPLEX_MODES if served & _DUPLEX_MODES else set())
     if not isinstance(found, Selection) or found.mode in able:
         return found
     if _split(target)[0] == _TRANSCRIPTION:
         return None
-    return Misdirected(found.dialect, _unserved(found.mode, served or able))
+    return RefusedSession(found.dialect, _unserved(found.mode, served or able))
 
 
 def _select(
     target: str, offered: Sequence[str], default_mode: Mode, opens: Set[Mode]
-) -> Selection | Misdirected | None:
+) -> Selection | RefusedSession | None:
     path, query = _split(target)
     if path == _REALTIME:
         return _realtime(parse_qs(query, keep_blank_values=True), offered, default_mode, opens)
@@ -234,7 +234,7 @@ def _select(
     if path == _DUPLEX:
         return Selection(Dialect.DUPLEX, Mode.VIDEO, announces_slot=False)
     if _HALF_DUPLEX.fullmatch(path):
-        return Misdirected(Dialect.DUPLEX, _NO_HALF_DUPLEX)
+        return RefusedSession(Dialect.DUPLEX, _NO_HALF_DUPLEX)
     name = path.removeprefix(f"{_DUPLEX}/")
     if name == path or "/" in name:
         return None
@@ -245,15 +245,15 @@ def _select(
 
 def _realtime(
     query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode, opens: Set[Mode]
-) -> Selection | Misdirected:
+) -> Selection | RefusedSession:
     """Return the selection of the first matching rule, in this order: mode, call, secret, intent, model."""
     mode = _first(query, "mode")
     if mode in set(Mode):
         return _in_mode(Mode(mode))
     if mode:
-        return Misdirected(Dialect.REALTIME, _unserved(mode[:_LONGEST_ECHO], set(Mode)))
+        return RefusedSession(Dialect.REALTIME, _unserved(mode[:_LONGEST_ECHO], set(Mode)))
     if "call_id" in query:
-        return Misdirected(Dialect.REALTIME_GA, _NO_CALLS)
+        return RefusedSession(Dialect.REALTIME_GA, _NO_CALLS)
     is_transcription = _first(query, "intent") == Mode.TRANSCRIPTION
     talking = Selection(Dialect.REALTIME_GA, Mode.CHAT, announces_slot=False, model=_first(query, "model"))
     if opens:

@@ -60,7 +60,7 @@ from ws_adapter.web.message import (
     Disconnected,
     Message,
 )
-from ws_adapter.web.routes import Misdirected, Selection, opens_session
+from ws_adapter.web.routes import RefusedSession, Selection, opens_session
 
 _TEXT_MESSAGE: Final = 0x81
 """The first byte of a frame that is a whole text message."""
@@ -111,7 +111,7 @@ class PublicConnection(ServerConnection):
 
     `answer` answers a request that opens no WebSocket; `open_session` takes one that a session answers.
     `enter` returns whether the handshake of a WebSocket may begin; if not, it later calls `let_in` or
-    `turn_away`. `forward` returns whether another adapter may have the session; if so, it later calls
+    `reject`. `forward` returns whether another adapter may have the session; if so, it later calls
     `give_away` or `go_on`. With an `introduction` the connection is one that another adapter forwards.
 
     The connection is in `coming` until it is lost, or the server removes it because its WebSocket is open.
@@ -147,7 +147,7 @@ class PublicConnection(ServerConnection):
         self.key: Key | None = None
         self.tenant = ""
         """The tenant of its session; empty if each connection is a separate tenant."""
-        self.selection: Selection | Misdirected | None = None
+        self.selection: Selection | RefusedSession | None = None
         """The selected session, once its request was accepted."""
         self.dead_owner = ""
         """The id of the adapter that had the requested session, if its process has ended."""
@@ -317,7 +317,7 @@ class PublicConnection(ServerConnection):
         if not self._is_put_off:
             self.go_on()
 
-    def turn_away(self, response: Response) -> None:
+    def reject(self, response: Response) -> None:
         """Refuse the request for a WebSocket with an HTTP answer."""
         assert self.http_request is not None
 

@@ -68,7 +68,7 @@ PURPOSES: Final = {
     TextPurpose.TOOL_RESULT: pb.TEXT_PURPOSE_TOOL_RESULT,
 }
 
-REMEMBERED: Final = 2**12
+CACHED_MESSAGES: Final = 2**12
 """The most cached short messages of each kind; sessions last 600 units by default."""
 
 _ROLES: Final = {
@@ -84,7 +84,7 @@ _TOOL_MODES: Final = {
     "required": pb.TOOL_MODE_REQUIRED,
 }
 
-_WORDS: Final = {
+_ENUM_VALUES: Final = {
     "explicit": common_pb2.LISTEN_SPEAK_MODE_EXPLICIT,
     "sampling": common_pb2.DECODE_MODE_SAMPLING,
     "greedy": common_pb2.DECODE_MODE_GREEDY,
@@ -132,7 +132,7 @@ def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
     for name in settings.__struct_fields__:
         value = getattr(settings, name)
         if value is not None:
-            setattr(config, name, _WORDS[value] if isinstance(value, str) else value)
+            setattr(config, name, _ENUM_VALUES[value] if isinstance(value, str) else value)
     return config
 
 
@@ -176,7 +176,7 @@ def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
     return b"".join(head), run.audio
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_MESSAGES)
 def _before_sound(size: int) -> bytes:
     """Return the encoding of a message with `size` bytes of audio alone, up to the audio."""
     request = pb.PrefillRequest()
@@ -185,7 +185,7 @@ def _before_sound(size: int) -> bytes:
     return whole[: len(whole) - size]
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_MESSAGES)
 def _before_trace(size: int) -> bytes:
     """Return the encoding of a message with a trace context of `size` bytes alone, up to the context."""
     whole = pb.PrefillRequest(traceparent="0" * size).SerializeToString()
@@ -202,7 +202,7 @@ def automatic_parts(run: Run, traceparent: str, prefill: bytes | None = None) ->
     return (*parts, how) if how else parts
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_MESSAGES)
 def unit_number(unit: int) -> bytes:
     """Return a serialised number that overrides the one in a unit's input."""
     return pb.PrefillRequest(unit=unit).SerializeToString()
@@ -242,13 +242,13 @@ _FORCED: Final = pb.PrefillRequest(run=pb.GenerateUnit(force_listen=True)).Seria
 # The units of every session count from 1, so most of these short messages are cached.
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_MESSAGES)
 def _generate_unit(unit: int, force_listen: bool) -> bytes:
     run = pb.GenerateUnit(force_listen=force_listen)
     return pb.GenerateRequest(unit=unit, run=run).SerializeToString()
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_MESSAGES)
 def finalize_bytes(unit: int) -> bytes:
     """Return the request to close a unit: a serialised `pb.FinalizeRequest`."""
     return pb.FinalizeRequest(unit=unit).SerializeToString()

@@ -74,7 +74,7 @@ class KeptUnit(Struct, eq=False, gc=False):
         return parts_of(self.input)
 
 
-class TakenBack(Struct, frozen=True):
+class PendingRewind(Struct, frozen=True):
     """An unanswered rewind to `heard_samples` of `unit`, None for all of its samples."""
 
     unit: int
@@ -100,7 +100,7 @@ class SavedJournal(Struct, frozen=True):
     last: int
     has_answers: bool
     draws: tuple[int, int]
-    rewinds: tuple[TakenBack, ...]
+    rewinds: tuple[PendingRewind, ...]
     unfinalized: tuple[int, ...]
     answered: tuple[int, ...]
     """Units to replay, in order."""
@@ -148,7 +148,7 @@ class Journal:
     def __init__(self, journals: Journals, kind: JournalKind = JournalKind.DUPLEX) -> None:
         self._kind = kind
         self._is_chat = kind is JournalKind.CHAT
-        self.retells: Final = kind is not JournalKind.DUPLEX
+        self.repeats_answers: Final = kind is not JournalKind.DUPLEX
         """Whether another worker repeats the part of an answer that the client has."""
         self._begin: int | None = None
         """In a transcription: the first unit of the open utterance."""
@@ -158,7 +158,7 @@ class Journal:
         """The name of the model; empty before the first `begin`."""
         self.changes = 0
         """The number of changes of its units."""
-        self.rewinds: list[TakenBack] = []
+        self.rewinds: list[PendingRewind] = []
         """Unanswered rewinds, in order."""
         self._journals = journals
         self._log: UnitLog[KeptUnit] = UnitLog(journals.seconds, journals.most_bytes)
@@ -175,7 +175,7 @@ class Journal:
 
     # ------------------------------------------------------------------------------------ settings
 
-    def settle(self, config: pb.SessionConfig) -> bytes:
+    def set_config(self, config: pb.SessionConfig) -> bytes:
         """Keep the settings of the session; return the message that opens it.
 
         In full duplex and in chats the message requests `records` and has a seed.
@@ -210,7 +210,7 @@ class Journal:
         if begins:
             self._begin = unit
             self._log.clear_answered()
-        told = SentOutput(self._is_chat) if self.retells else None
+        told = SentOutput(self._is_chat) if self.repeats_answers else None
         self._log.unanswered[unit] = KeptUnit(unit, self._journals.blocks.store(parts), told=told)
         self._last = unit
         if self._is_chat:
@@ -242,7 +242,7 @@ class Journal:
         elif answer.HasField("tool_call") or (kept.sampled and any(map(answer.HasField, _TOLD))):
             kept.is_traced = False
 
-    def untold(self, unit: int, piece: Piece) -> Piece | None:
+    def unsent_part(self, unit: int, piece: Piece) -> Piece | None:
         """Return the part of a piece that the client does not have; None if it has all of it.
 
         Raises `DivergedError` if the repeated answer differs: then it cannot continue.
@@ -251,7 +251,7 @@ class Journal:
         if kept is None or kept.told is None or kept.sampled:
             return piece
         try:
-            return kept.told.untold(piece)
+            return kept.told.unsent_part(piece)
         except DivergedError:
             kept.is_traced = False
             raise
@@ -333,7 +333,7 @@ class Journal:
             return self._begin is not None and first == self._begin
         return bool(self._log) or not self._has_answers
 
-    def owes_nothing(self, last: int) -> bool:
+    def has_closed(self, last: int) -> bool:
         """Return whether the worker has closed all units up to `last`, and answered all rewinds."""
         return min(self._log.unanswered, default=last + 1) > last and not (self._unfinalized or self.rewinds)
 

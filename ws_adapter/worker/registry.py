@@ -82,9 +82,9 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Occupied:
-    """The last report of a worker's slots, in the answer to GetInfo request number `question`."""
+    """The last report of a worker's slots, in the answer to GetInfo request number `request`."""
 
-    question: int = 0
+    request: int = 0
     slots: Mapping[int, int] = field(default_factory=dict)
     """Occupied slots, each with the epoch of its lease, 0 for none."""
 
@@ -137,14 +137,14 @@ class Worker:
         """Callbacks that are called at each report of a drain."""
         self.used: dict[int, tuple[int, int]] = {}
         """Input and output tokens by lease epoch, as last reported."""
-        self.questions = 0
+        self.info_requests = 0
         """The number of GetInfo requests."""
         self.channel = dial(target, self.suspect)
         self._upload_channel = dial(target, self._uploads_lost)
         self._uploads_to = ""
         """The id of the worker that the upload channel reaches; empty while unknown."""
-        self._strangers = 0
-        self._complaint = ""
+        self._mismatches = 0
+        self._logged_failure = ""
         """The last logged reason why the worker did not answer."""
         self._pace = pace
         self._changed = changed
@@ -190,8 +190,8 @@ class Worker:
     def suspect(self) -> None:
         """Mark the worker as offline after a failed session: it gets no session until it answers GetInfo."""
         self.condition = Condition.OFFLINE
-        self._uploads_to, self._strangers = "", 0
-        self._know(None)
+        self._uploads_to, self._mismatches = "", 0
+        self._set_info(None)
         self._news.set()
 
     async def holds(self, worker_id: str, epoch: int) -> bool | None:
@@ -200,7 +200,7 @@ class Worker:
         A worker holds a lease from the attachment of its session until the slot is clean.
         """
         try:
-            answer = await self._question(self.channel)
+            answer = await self._get_info(self.channel)
         except RpcError:
             return None
         return answer.worker_id == worker_id and any(held.epoch == epoch for held in answer.held)
@@ -210,21 +210,21 @@ class Worker:
         while True:
             self._news.clear()
             try:
-                answer = await self._question(self.channel)
+                answer = await self._get_info(self.channel)
             except RpcError as error:
-                self._complain(str(error))
+                self._log_failure(str(error))
                 self.condition = Condition.OFFLINE
-                self._know(None)
+                self._set_info(None)
                 self._unreachable()
                 await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
                 retry_s = min(retry_s * 2, self._pace.longest_retry_s)
                 continue
             self._heard_at = asyncio.get_running_loop().time()
-            self._complaint = ""
+            self._logged_failure = ""
             info = self._usable(answer)
             self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
             self.is_short_of_time = answer.short_of_time
-            self._know(info)
+            self._set_info(info)
             if answer.state == pb.WORKER_STATE_DRAINING:
                 for drains in tuple(self.drain_watchers):
                     drains()
@@ -237,9 +237,9 @@ class Worker:
                 async with asyncio.timeout(self._pace.ask_s):
                     await self._news.wait()
 
-    def _complain(self, why: str) -> None:
-        if why != self._complaint:
-            self._complaint = why
+    def _log_failure(self, why: str) -> None:
+        if why != self._logged_failure:
+            self._logged_failure = why
             logger.warning("worker %s does not answer: %s", self.target, why)
 
     async def _compare(self, info: WorkerInfo) -> None:
@@ -250,18 +250,18 @@ class Worker:
         if (
             Mode.CHAT not in info.modes
             or self._uploads_to == info.worker_id
-            or self._strangers >= COMPARISONS
+            or self._mismatches >= COMPARISONS
         ):
             return
         try:
-            answer = await self._question(self._upload_channel)
+            answer = await self._get_info(self._upload_channel)
         except RpcError:
             return
         if answer.worker_id == info.worker_id:
             self._uploads_to = info.worker_id
             return
-        self._strangers += 1
-        self._upload_channel.hang_up()
+        self._mismatches += 1
+        self._upload_channel.disconnect()
         logger.warning(
             "%s resolves to worker %s and to %s; give each worker an address of its own",
             self.target,
@@ -272,14 +272,14 @@ class Worker:
     def _uploads_lost(self) -> None:
         self._uploads_to = ""
 
-    async def _question(self, channel: Channel) -> pb.GetInfoResponse:
-        self.questions = question = self.questions + 1
+    async def _get_info(self, channel: Channel) -> pb.GetInfoResponse:
+        self.info_requests = request = self.info_requests + 1
         answer = await channel.ask(
             "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=ASK_TIMEOUT_S
         )
-        if channel is self.channel and question > self.occupied.question:
+        if channel is self.channel and request > self.occupied.request:
             before, now = self.occupied.slots, {held.slot: held.epoch for held in answer.held}
-            self.occupied = Occupied(question, now)
+            self.occupied = Occupied(request, now)
             self.used = {each.epoch: (each.input_tokens, each.output_tokens) for each in answer.usage}
             if before.keys() != now.keys():
                 self._changed()
@@ -317,7 +317,7 @@ class Worker:
             answer.revision or STABLE,
         )
 
-    def _know(self, info: WorkerInfo | None) -> None:
+    def _set_info(self, info: WorkerInfo | None) -> None:
         if info != self.info:
             known = info or self.info
             state = {"state": self.condition.value, "worker_id": known.worker_id if known else None}
@@ -354,7 +354,7 @@ class Registry:
         self._workers: dict[str, Worker] = {}
         self._shut: set[str] = set()
         self._is_started = False
-        self.name(targets)
+        self.set_targets(targets)
 
     def start(self) -> None:
         """Start polling the workers."""
@@ -362,7 +362,7 @@ class Registry:
         for worker in self._workers.values():
             worker.start()
 
-    def name(self, targets: Sequence[str]) -> None:
+    def set_targets(self, targets: Sequence[str]) -> None:
         """Set the addresses of all listed workers."""
         self._named = tuple(dict.fromkeys(targets))
         for target in self._named:
@@ -491,10 +491,10 @@ class Registry:
         worker = self._workers.get(target)
         return worker.used.get(epoch) if worker is not None else None
 
-    def questions(self, target: str) -> int:
+    def info_requests(self, target: str) -> int:
         """Return the number of GetInfo requests to the worker at `target`."""
         worker = self._workers.get(target)
-        return worker.questions if worker is not None else 0
+        return worker.info_requests if worker is not None else 0
 
     def occupied(self, target: str) -> Occupied:
         """Return the slots of the worker at `target`, as last reported."""

@@ -48,7 +48,7 @@ class SentOutput(Struct):
         """Whether some sent text has not been repeated yet."""
         return self.has_text < len(self.text) or self.has_thinking < len(self.thinking)
 
-    def untold(self, piece: Piece) -> Piece | None:
+    def unsent_part(self, piece: Piece) -> Piece | None:
         """Return the unsent part of a piece, and count it as sent; None if there is none.
 
         Raises `DivergedError` if the repeated part differs and must not.

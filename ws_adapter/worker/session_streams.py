@@ -250,13 +250,13 @@ class SessionStreams:
         if self._ended.is_set():
             return
         if not self._configured:
-            self._insist()  # a half-close before the config would violate the contract
+            self._cancel_session()  # a half-close before the config would violate the contract
             return
         if self._last_unit:
             self._cancel(self._last_unit)
         for stream in self._all:
             stream.half_close()
-        self._wait(RELEASE_GRACE_S, self._insist)
+        self._wait(RELEASE_GRACE_S, self._cancel_session)
 
     async def ended(self) -> None:
         """Wait until all three calls are over."""
@@ -312,7 +312,7 @@ class SessionStreams:
         Raises `DivergedError` if a repeated answer differs.
         """
         journal, is_done = self.journal, answer.HasField("done")
-        retold = journal if journal is not None and journal.retells else None
+        retold = journal if journal is not None and journal.repeats_answers else None
         has_input = self._is_automatic and answer.HasField("prefilled")
         if has_input and (retold is None or retold.takes_input(unit)):
             signals.append(messages.prefilled(unit, answer.prefilled))
@@ -321,7 +321,7 @@ class SessionStreams:
         piece = messages.piece(answer, unit)
         if piece is not None and journal is not None:
             journal.spoke(unit, len(piece.audio) // 4)
-            piece = piece if retold is None else retold.untold(unit, piece)
+            piece = piece if retold is None else retold.unsent_part(unit, piece)
         if retold is not None and is_done:
             retold.check_end(unit)
         if piece is not None:
@@ -375,7 +375,7 @@ class SessionStreams:
         if self._running and not self._released:
             self._wait(CLEANUP_S, self._cut)
 
-    def _insist(self) -> None:
+    def _cancel_session(self) -> None:
         """Cancel the session by one call; the worker ends the others when the slot is clean."""
         self._finalize.cancel()
         self._wait(CLEANUP_S, self._cut)

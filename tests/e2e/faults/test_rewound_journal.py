@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE_S
 from ws_adapter.protocol.core.actions import RunUnit
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, Rewound, Signal, UnitDone, UnitEnd
 from ws_adapter.worker.convert import automatic_parts
-from ws_adapter.worker.journal import Journals, TakenBack
+from ws_adapter.worker.journal import Journals, PendingRewind
 from ws_adapter.worker.session_streams import SessionStreams
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.dialler import dialler
@@ -61,7 +61,7 @@ async def test_replay_after_a_rewind_says_what_the_rewound_session_says(recordin
     units = [unit.astype("<f4").tobytes() for unit in recording.units(8)]
     journal = Journals(600.0, 2**28).open()
     assert journal is not None
-    config = journal.settle(pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, seed=7, automatic_units=True))
+    config = journal.set_config(pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, seed=7, automatic_units=True))
     with running_worker(slots=2) as worker:
         channel = dialler()(worker.address, lambda: None)
         try:
@@ -75,7 +75,7 @@ async def test_replay_after_a_rewind_says_what_the_rewound_session_says(recordin
                 number += 1
                 if (await one.unit(number, units[number - 1]))[2]:
                     spoken.append(number)
-            journal.rewinds.append(TakenBack(spoken[0], 100))
+            journal.rewinds.append(PendingRewind(spoken[0], 100))
             one.streams.rewind(spoken[0], 100)
             await one.until(Rewound)
             one.streams.journal = None

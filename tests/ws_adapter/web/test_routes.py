@@ -12,7 +12,7 @@ from tests.ws_adapter.support.stage import Stage
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
-from ws_adapter.web.routes import Dialect, Misdirected, Page, Selection, find_page, select
+from ws_adapter.web.routes import Dialect, Page, RefusedSession, Selection, find_page, select
 
 ALL: frozenset[Mode] = frozenset(Mode)
 DUPLEX = frozenset({Mode.AUDIO, Mode.VIDEO})
@@ -153,7 +153,7 @@ def test_mode_that_is_unknown_or_that_no_worker_serves_is_refused(
 ) -> None:
     refusal = select(target, (), Mode.VIDEO, served)
 
-    assert isinstance(refusal, Misdirected)
+    assert isinstance(refusal, RefusedSession)
     assert (refusal.dialect, refusal.verdict.code) == (dialect, ErrorCode.UNSUPPORTED_MODE)
     assert refusal.verdict.close is CloseCode.POLICY_VIOLATION
     assert refusal.verdict.message == f"mode={mode} is not served here; choose another by {advice}"
@@ -170,7 +170,7 @@ def test_call_id_is_refused_by_name(query: str) -> None:
     """A `call_id` would open a session of another model than the call's."""
     found = select(f"/v1/realtime?{query}", (), Mode.VIDEO, None)
 
-    assert isinstance(found, Misdirected)
+    assert isinstance(found, RefusedSession)
     assert found.dialect is Dialect.REALTIME_GA
     assert found.verdict.message.startswith("call_id: ")
 
@@ -178,7 +178,7 @@ def test_call_id_is_refused_by_name(query: str) -> None:
 def test_client_secret_for_unserved_transcription_gets_openai_error() -> None:
     refusal = select("/v1/realtime", [], Mode.VIDEO, DUPLEX, WRITES)
 
-    assert isinstance(refusal, Misdirected)
+    assert isinstance(refusal, RefusedSession)
     assert refusal.dialect is Dialect.TRANSCRIPTION_GA
     assert refusal.verdict.code is ErrorCode.UNSUPPORTED_MODE
 
@@ -192,7 +192,7 @@ def test_client_without_worker_may_queue_and_transcription_must_retry() -> None:
         assert isinstance(select(target, (), Mode.VIDEO, None), Selection)
     for target in ("/v1/transcription", "/v1/realtime?mode=transcription"):
         refusal = select(target, (), Mode.VIDEO, None)
-        assert isinstance(refusal, Misdirected)
+        assert isinstance(refusal, RefusedSession)
         assert (refusal.dialect, refusal.verdict.code) == (
             Dialect.TRANSCRIPTION,
             ErrorCode.SERVICE_UNAVAILABLE,

@@ -7,7 +7,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.blocks import UNIT as BLOCK
 from ws_adapter.protocol.core.actions import RunUnit
 from ws_adapter.worker.convert import automatic_parts
-from ws_adapter.worker.journal import Journal, Journals, TakenBack
+from ws_adapter.worker.journal import Journal, Journals, PendingRewind
 
 SECOND = bytes(64_000)
 MIB = 2**20
@@ -17,7 +17,7 @@ def journal_of(journals: Journals | None = None) -> Journal:
     """A journal whose session takes units."""
     journal = (journals or Journals(60.0, 16 * MIB)).open()
     assert journal is not None
-    journal.settle(pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO))
+    journal.set_config(pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO))
     ready = pb.SessionReady(model="mini")
     ready.effective.records = ready.effective.automatic_units = True
     ready.unit_duration.FromSeconds(1)
@@ -55,11 +55,11 @@ def replayed(journal: Journal) -> list[pb.PrefillRequest]:
 def test_settle_without_a_seed_draws_one_and_asks_for_records() -> None:
     journal = Journals(60.0, MIB).open()
     assert journal is not None
-    message = pb.PrefillRequest.FromString(journal.settle(pb.SessionConfig()))
+    message = pb.PrefillRequest.FromString(journal.set_config(pb.SessionConfig()))
     assert message.config.records
     assert message.config.HasField("seed")
     kept = pb.SessionConfig(seed=7)
-    assert pb.PrefillRequest.FromString(journal.settle(kept)).config.seed == 7
+    assert pb.PrefillRequest.FromString(journal.set_config(kept)).config.seed == 7
     assert Journals(0.0, MIB).open() is Journals(60.0, 0).open() is None, "without a bound there is none"
 
 
@@ -116,10 +116,10 @@ def test_units_answered_and_not_closed_are_returned_once() -> None:
     journal = journal_of()
     send(journal, 1)
     done(journal, 1)
-    assert not journal.owes_nothing(1)
+    assert not journal.has_closed(1)
     assert journal.replayed() == [1]
     assert journal.replayed() == []
-    assert journal.owes_nothing(1)
+    assert journal.has_closed(1)
 
 
 def test_oldest_units_go_first_up_to_one_that_continues_no_turn() -> None:
@@ -156,8 +156,8 @@ def test_rewind_silences_units_that_were_not_heard_to_their_end() -> None:
     send(journal, 3)
     done(journal, 3, pb.UNIT_END_CHUNK)
     for heard, ends in ((100, ["CHUNK", "CHUNK", "LISTEN"]), (99, ["CHUNK", "LISTEN", "LISTEN"])):
-        journal.rewinds.append(TakenBack(2, heard))
-        assert not journal.owes_nothing(0)
+        journal.rewinds.append(PendingRewind(2, heard))
+        assert not journal.has_closed(0)
         assert journal.rewound(pb.UnitsRewound(rewound_units=1)) == 2
         told = [request.recorded for request in replayed(journal)]
         assert [pb.UnitEnd.Name(record.end).removeprefix("UNIT_END_") for record in told] == ends
@@ -167,6 +167,6 @@ def test_rewind_silences_units_that_were_not_heard_to_their_end() -> None:
 def test_rewind_that_was_refused_changes_nothing() -> None:
     journal = journal_of()
     hear(journal, pb.UNIT_END_CHUNK, pb.UNIT_END_CHUNK)
-    journal.rewinds.append(TakenBack(1, None))
+    journal.rewinds.append(PendingRewind(1, None))
     journal.rewound(pb.UnitsRewound(error=common_pb2.ItemError(reason="PARAMS_INVALID")))
     assert [request.recorded.end for request in replayed(journal)] == [pb.UNIT_END_CHUNK] * 2

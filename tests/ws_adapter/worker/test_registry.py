@@ -68,9 +68,9 @@ async def test_worker_that_is_named_later_serves_and_one_that_is_not_any_more_ge
         running_worker(ScriptedEngine(listen())) as new,
         registry_of(old.address, pace=Pace(ask_s=60.0)) as registry,
     ):
-        registry.name((old.address, new.address))
+        registry.set_targets((old.address, new.address))
         await until(lambda: [target for target, _ in registry.ready()] == [old.address, new.address])
-        registry.name((new.address,))
+        registry.set_targets((new.address,))
         assert [target for target, _ in registry.ready()] == [new.address]
         assert sum(registry.conditions().values()) == 1
         # The old worker's sessions go on: its channel is still open.
@@ -84,7 +84,7 @@ async def test_worker_that_is_gone_and_no_longer_named_is_forgotten() -> None:
     async with AsyncExitStack() as stack:
         async with running_worker(ScriptedEngine(listen())) as worker:
             registry = await stack.enter_async_context(registry_of(worker.address, pace=pace))
-            registry.name(())
+            registry.set_targets(())
         await until(lambda: not registry.workers())
         with pytest.raises(AttachFailed):
             registry.channel(worker.address, Kind.AUDIO_DUPLEX)
@@ -193,7 +193,7 @@ async def test_uploads_find_their_way_back_to_the_same_worker() -> None:
         await until(lambda: registry.channel(target, Kind.CHAT) is not conversing)
         uploading = registry.channel(target, Kind.CHAT)
         assert led[2] == one.address
-        uploading.hang_up()
+        uploading.disconnect()
         await until(lambda: len(led) >= 5 and registry.channel(target, Kind.CHAT) is uploading)
 
 

@@ -30,10 +30,10 @@ def test_answer_restarted_repeatedly_is_sent_once(seed: int) -> None:
     for _ in range(4):
         told.restart()
         for piece in pieces(rng)[: rng.randint(1, 6)]:
-            heard += [rest] if (rest := told.untold(piece)) is not None else []
+            heard += [rest] if (rest := told.unsent_part(piece)) is not None else []
     told.restart()
     for piece in pieces(rng):
-        heard += [rest] if (rest := told.untold(piece)) is not None else []
+        heard += [rest] if (rest := told.unsent_part(piece)) is not None else []
     assert "".join(piece.text for piece in heard) == TEXT
     assert b"".join(piece.audio for piece in heard) == SOUND
     assert not told.is_repeating
@@ -43,17 +43,17 @@ def test_answer_restarted_repeatedly_is_sent_once(seed: int) -> None:
 def test_other_words_and_other_sound_are_no_repetition() -> None:
     for other in (Piece(1, "Two", b""), Piece(1, "", SOUND[4:])):
         told = SentOutput(True)
-        told.untold(Piece(1, "One", SOUND[:40_000]))
+        told.unsent_part(Piece(1, "One", SOUND[:40_000]))
         told.restart()
         with pytest.raises(DivergedError):
-            told.untold(other)
+            told.unsent_part(other)
 
 
 def test_words_that_may_differ_are_left_out_by_their_number() -> None:
     told = SentOutput(False)
-    told.untold(Piece(1, "How are", b""))
+    told.unsent_part(Piece(1, "How are", b""))
     told.restart()
-    assert told.untold(Piece(1, "how ARE", b"")) is None
-    rest = told.untold(Piece(1, " you", b""))
+    assert told.unsent_part(Piece(1, "how ARE", b"")) is None
+    rest = told.unsent_part(Piece(1, " you", b""))
     assert rest is not None
     assert rest.text == " you"

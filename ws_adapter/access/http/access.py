@@ -39,7 +39,7 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.resume.tokens import ResumeTokens
 from ws_adapter.usage.accounts import Accounts
-from ws_adapter.web.routes import Dialect, Misdirected, Selection, key_in_query, offered_subprotocols
+from ws_adapter.web.routes import Dialect, RefusedSession, Selection, key_in_query, offered_subprotocols
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ class Access:
         self,
         request: Request,
         caller: Caller,
-        found: Selection | Misdirected | None = None,
+        found: Selection | RefusedSession | None = None,
         *,
         resumes: bool = False,
     ) -> Pass:

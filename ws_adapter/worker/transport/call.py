@@ -79,7 +79,7 @@ class Call(Generic[Response]):
             self._is_over = True
             if self._call is not None:
                 self._call.cancel()
-            self._let_go()
+            self._drop_references()
             raise
         self._check_not_over()
         self._has_begun = True
@@ -208,7 +208,7 @@ class Call(Generic[Response]):
             self._is_over = True
             self._report_end(error)
 
-    def _let_go(self) -> None:
+    def _drop_references(self) -> None:
         """Drop the references of the call: grpcio closes a connection only once all its calls are freed.
 
         The call, its tasks and their exceptions form reference cycles, which otherwise only a full garbage
@@ -225,7 +225,7 @@ class Call(Generic[Response]):
     def _report_end(self, error: RpcError | None) -> None:
         self._waiting.clear()
         on_end = self._on_end
-        self._let_go()
+        self._drop_references()
         if not self._metadata.done():
             self._metadata.set_exception(error or RpcError(code_pb2.UNKNOWN, "ended before it began"))
             self._metadata.exception()  # mark it as retrieved: there may be no waiter

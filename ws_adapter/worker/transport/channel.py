@@ -60,10 +60,10 @@ class Channel:
         self._tls = None if Target.parse(target).path else tls
         self._on_lost = on_lost
         self._byte_count = byte_count or ByteCount()
-        self._line: _Line | None = None
+        self._connection: _Connection | None = None
         self._credentials: grpc.ChannelCredentials | None = None
-        """The credentials of `_line`."""
-        self._left: set[_Line] = set()
+        """The credentials of `_connection`."""
+        self._left: set[_Connection] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -95,7 +95,7 @@ class Channel:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise connection_closed() from None  # `hang_up` cancelled the call, not this task
+            raise connection_closed() from None  # `disconnect` cancelled the call, not this task
         except grpc.aio.AioRpcError as error:
             text = explain(error.details() or "", self._tls)
             raise error_of(error.code(), text, error.trailing_metadata()) from None
@@ -123,49 +123,49 @@ class Channel:
     def _begin(
         self, method: str, metadata: Metadata, timeout_s: float, call: Call[Any]
     ) -> tuple[Streams, Callable[[], None]]:
-        line = self._ready()
-        streaming: Streaming = line.inner.stream_stream(path_of(method))
-        line.calls.add(call)
-        return streaming(metadata=tuple(metadata), timeout=timeout_s), partial(self._ended, line, call)
+        connection = self._ready()
+        streaming: Streaming = connection.inner.stream_stream(path_of(method))
+        connection.calls.add(call)
+        return streaming(metadata=tuple(metadata), timeout=timeout_s), partial(self._ended, connection, call)
 
-    def _ended(self, line: "_Line", call: Call[Any]) -> None:
-        line.calls.discard(call)
-        if line in self._left and not line.calls:
-            self._close(line)
+    def _ended(self, connection: "_Connection", call: Call[Any]) -> None:
+        connection.calls.discard(call)
+        if connection in self._left and not connection.calls:
+            self._close(connection)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Close every connection with all its calls; the next call makes a new one."""
-        was_ready = self._line is not None and self._line.state is grpc.ChannelConnectivity.READY
+        was_ready = self._connection is not None and self._connection.state is grpc.ChannelConnectivity.READY
         self._leave()
-        for line in list(self._left):
-            for call in list(line.calls):
+        for connection in list(self._left):
+            for call in list(connection.calls):
                 call.disconnect()
-            self._close(line)
+            self._close(connection)
         if was_ready and not self._is_closed:
             self._on_lost()
 
     def close(self) -> None:
         """Close every connection with all its calls; further calls raise `RpcError`."""
         self._is_closed = True
-        self.hang_up()
+        self.disconnect()
 
     async def wait_closed(self) -> None:
         """Wait until all closing connections are closed."""
         await asyncio.gather(*self._closing)
 
-    def _ready(self) -> "_Line":
-        """Return a line whose next call connects, if it is not connected. Raises `RpcError`."""
+    def _ready(self) -> "_Connection":
+        """Return a connection whose next call connects, if it is not connected. Raises `RpcError`."""
         if self._is_closed:
             raise RpcError(code_pb2.UNAVAILABLE, "the channel is closed")
-        if self._line is not None:
-            state = self._line.state
+        if self._connection is not None:
+            state = self._connection.state
             is_outdated = self._tls is not None and self._credentials is not self._tls.credentials
             if state in _FAILED or (is_outdated and state is not grpc.ChannelConnectivity.READY):
                 self._leave()
-        if self._line is None:
+        if self._connection is None:
             inner = self._make()
-            self._line = _Line(inner, asyncio.create_task(self._watch(inner)))
-        return self._line
+            self._connection = _Connection(inner, asyncio.create_task(self._watch(inner)))
+        return self._connection
 
     def _make(self) -> grpc.aio.Channel:
         if self._tls is None:
@@ -184,24 +184,24 @@ class Channel:
                 self._on_lost()
 
     def _leave(self) -> None:
-        """Make no further call over the present line; its calls may end."""
-        line, self._line = self._line, None
-        if line is not None:
-            line.watching.cancel()
-            self._left.add(line)
-            if not line.calls:
-                self._close(line)
+        """Make no further call over the present connection; its calls may end."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.watching.cancel()
+            self._left.add(connection)
+            if not connection.calls:
+                self._close(connection)
 
-    def _close(self, line: "_Line") -> None:
-        if line in self._left:
-            self._left.remove(line)
-            closing = asyncio.create_task(line.close())
+    def _close(self, connection: "_Connection") -> None:
+        if connection in self._left:
+            self._left.remove(connection)
+            closing = asyncio.create_task(connection.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
 
 @dataclass(eq=False)
-class _Line:
+class _Connection:
     """A grpcio channel, the task that watches its state, and its calls."""
 
     inner: grpc.aio.Channel

@@ -294,7 +294,7 @@ async def test_channel_reconnects_after_hang_up_and_rejects_calls_after_close(an
     async with any_way.served(echo) as (channel, _):
         for _ in range(2):
             caller = await Caller(channel).answered()
-            channel.hang_up()
+            channel.disconnect()
             await caller.failure()
         caller = await Caller(channel).start()
         channel.close()
@@ -314,7 +314,7 @@ async def test_request_during_hang_up_fails_as_unavailable(way: Way) -> None:
     async with way.served(hang_on) as (channel, _):
         asking = asyncio.create_task(ask(channel))
         await begun.wait()
-        channel.hang_up()
+        channel.disconnect()
         with pytest.raises(RpcError, match="UNAVAILABLE"):
             await asking
 

@@ -46,7 +46,7 @@ async def cancel_a_call(channel: Channel, server: grpc.aio.Server) -> None:
 
 async def hang_up(channel: Channel, server: grpc.aio.Server) -> None:
     caller = await Caller(channel).answered()
-    channel.hang_up()
+    channel.disconnect()
     await caller.failure()
 
 

@@ -64,8 +64,8 @@ HEAD_START: Final = 16
 """The number of arrivals by which a class is ahead of the class below it.
 
 A ticket gets the place that it would have in the class below if it had arrived so many tickets earlier. At
-most so many later tickets of the next class overtake a ticket, and at most twice as many of the highest class
-overtake a low one. No class starves another."""
+most so many later tickets of the next class overtake a ticket, and twice as many of the highest class a low
+one. No class starves another."""
 
 
 class Share(NamedTuple):
@@ -226,11 +226,10 @@ class Dispatcher(Protocol):
         """Return whether a suitable slot is known to be free, with no ticket waiting for it."""
 
     def has_room(self, pool: str, beside: str) -> bool:
-        """Return whether a worker of this pool other than that at `beside` has a spare slot, as far as is
-        known."""
+        """Return whether another worker of this pool than that at `beside` is known to have a spare slot."""
 
     def start(self) -> None:
         """Begin to give slots; called once, on the running event loop."""
 
     async def close(self) -> None:
-        """Give back every lease and ticket, and leave no task, timer or connection behind."""
+        """Give back all leases and tickets; end all tasks, timers and connections."""

@@ -256,7 +256,7 @@ local function grant(p, time, ticket, worker)
 end
 
 -- Returns the least busy worker for a ticket, nil if there is none. With weights, smooth weighted round robin over
--- the revisions with a free slot chooses the revision first; `Turns` in revisions.py computes the same. A session
+-- the revisions with a free slot chooses the revision first, as `WeightedRoundRobin` in revisions.py does. A session
 -- stays at the revision that it had, if that has a free slot.
 local function choose(p, ticket)
   local t = call('HMGET', p .. 't:' .. ticket, 'weights', 'revision')

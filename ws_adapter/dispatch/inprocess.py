@@ -284,7 +284,7 @@ class InProcessDispatcher:
                 break
             if weights.of:
                 able = {info.revision for _, _, info in offers}
-                turn = line.turns.next(weights, able, line.waiting[0].request.revision)
+                turn = line.round_robin.next(weights, able, line.waiting[0].request.revision)
                 offers = [offer for offer in offers if offer[2].revision == turn]
             _, target, info = max(offers, key=lambda offer: offer[0])
             worker_id, free_slots = info.worker_id, self._free_slots(target, info)

@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 
 from ws_adapter.dispatch.base import HEAD_START, QueuePlace
 from ws_adapter.dispatch.estimate import EstimateInputs, Lengths, Session, Wait
-from ws_adapter.dispatch.revisions import Turns
+from ws_adapter.dispatch.revisions import WeightedRoundRobin
 from ws_adapter.dispatch.ticket import QueuedTicket
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.kind import Kind
@@ -26,7 +26,7 @@ class Line(Generic[T]):
         self.name = name
         self.waiting: deque[T] = deque()
         self.lengths = Lengths()
-        self.turns = Turns()
+        self.round_robin = WeightedRoundRobin()
         self._clock = clock
         self._arrivals = 0
         self._places: dict[str, QueuePlace] = {}

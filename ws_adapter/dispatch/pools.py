@@ -25,7 +25,7 @@ def choose(offers: Iterable[PoolOffer]) -> str | None:
 
 
 class Served:
-    """The models and abilities that pools have served."""
+    """The models and modes that pools have served so far."""
 
     def __init__(self) -> None:
         self._seen: dict[str, WorkerInfo] = {}

@@ -35,7 +35,7 @@ class Weights:
 ALIKE: Final = Weights()
 
 
-class Turns:
+class WeightedRoundRobin:
     """Smooth weighted round robin, as NGINX has it, over the revisions of one pool.
 
     Over any sequence of sessions a revision gets its share of them, give or take one. The order is

@@ -74,7 +74,7 @@ class PeerAcceptor:
 
 
 def _bind_unix(path: str) -> socket.socket:
-    """Bind a path, in place of a socket that a process left behind; only this user can connect."""
+    """Bind a Unix socket in place of a stale one; only this user can connect."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.stat(path).st_mode) and not _is_served(path):
             Path(path).unlink()

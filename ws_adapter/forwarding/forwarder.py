@@ -45,7 +45,7 @@ PROBES: Final = 3
 
 
 class Forwarder:
-    """The connections that are forwarded from here."""
+    """The connections that this adapter forwards."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Forwarder:
         return True
 
     async def close(self) -> None:
-        """Cut all forwarded connections: their clients reconnect to other adapters."""
+        """Abort all forwarded connections: their clients reconnect to other adapters."""
         tasks = list(self._coming.values())
         for connection in list(self._coming):
             connection.abort()

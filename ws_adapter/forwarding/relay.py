@@ -11,8 +11,8 @@ FIRST_ANSWER_S: Final = 5.0
 """The seconds within which the adapter that has the session answers the request."""
 
 STALL_S: Final = 60.0
-"""The seconds after which a client that reads nothing is cut. The owner's own limit is shorter, but while
-nothing is read from the owner, its cut goes unnoticed."""
+"""The seconds after which a client that reads nothing is disconnected. The owner's own limit is shorter, but
+while nothing is read from the owner, its close goes unnoticed."""
 
 CLOSE_S: Final = 5.0
 """The seconds within which one side takes the remaining bytes once the other is gone."""
@@ -42,7 +42,7 @@ class Relay:
             side.transport.resume_reading()
 
     def abort(self) -> None:
-        """Cut both connections, and drop all waiting bytes."""
+        """Abort both connections, and drop all waiting bytes."""
         self.client.transport.abort()
         self.owner.transport.abort()
 

@@ -1,10 +1,11 @@
 """Resume tokens: a client presents one to get its session back over another connection.
 
-A token is `rs_`, then base64url of an HMAC-SHA256 and of the signed body. The body has a version, the first
-half of the hash of the key that opened the session, a nonce, a mark of the owner, and the id of the session.
-The owner is the adapter that has the session. The nonce is new at every resume, and a session accepts only
-its last nonce: a token resumes a session once. The mark is an HMAC of the nonce and the owner's id. Only
-adapters can identify the owner from it, and the marks of one adapter cannot be linked.
+A token is `rs_`, then base64url of an HMAC-SHA256 and of the signed body. The body has a version, the
+holder, a nonce, a mark of the owner, and the id of the session. The holder is the first half of the hash of
+the key that opened the session; the owner is the adapter that has the session. The nonce is new at every
+resume, and a session accepts only its last nonce: a token resumes a session once. The mark is an HMAC of the
+nonce and the owner's id. Only adapters can identify the owner from it, and the marks of one adapter cannot be
+linked.
 """
 
 import hashlib

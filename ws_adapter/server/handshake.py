@@ -132,7 +132,7 @@ class Handshake:
         logger.warning("client rejected", extra={"reason": reason})
 
     async def refuse(self, connection: PublicConnection, refusal: RefusedSession) -> None:
-        """Tell a connected client why it is not served, and close."""
+        """Send a connected client the reason of the refusal, and close."""
         upgrade, code, close = connection.upgrade, refusal.verdict.code, refusal.verdict.close
         assert upgrade is not None
         assert code is not None

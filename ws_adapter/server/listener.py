@@ -256,7 +256,7 @@ class PublicServer:
         return server
 
     async def drain(self) -> None:
-        """Reject new and waiting clients; let sessions go on for `drain_timeout_s`, then end them.
+        """Reject new and waiting clients; let sessions run for `drain_timeout_s` seconds, then end them.
 
         Returns when the last session is over. The adapter first leaves a shared port, so that other processes
         get the new connections.
@@ -513,7 +513,7 @@ class PublicServer:
     ) -> TakenSession | Verdict:
         """Take over the session of a dead adapter; return why if that is impossible."""
         if self._verdict_on_new_session() is not None:
-            return errors.OWNER_UNREACHABLE  # another adapter may have room
+            return errors.OWNER_UNREACHABLE  # another adapter may have capacity
         found = await takeovers.take(connection, asked, selection)
         if isinstance(found, TakenSession):
             self._resumables.taken_over()

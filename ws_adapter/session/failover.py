@@ -1,7 +1,7 @@
 """Failover of a session to another worker: its journal, its bounds, and the units that wait meanwhile.
 
-A session may move any number of times, unless it may be the cause: input that was at two workers when they
-were lost is sent to no third worker, and a session that has lost `MOST_CRASHES` workers within
+A session may move any number of times, unless it may be the cause of the losses. Input that was at two
+workers when they were lost is sent to no third worker. A session that has lost `MOST_CRASHES` workers within
 `CRASH_WINDOW_S` ends with the next loss.
 """
 

@@ -1,4 +1,4 @@
-"""Threads for reading large input, such as minutes of audio, which would block the event loop."""
+"""Threads for input that would cause head-of-line blocking on the event loop, such as minutes of audio."""
 
 import asyncio
 import heapq

@@ -473,7 +473,7 @@ class Session:
     # -------------------------------------------------------------------------------- the socket
 
     def detached(self) -> None:
-        """Pause the session while its client may come back: its clock stops, and no unit is run."""
+        """Pause the session while its client may reconnect: its clock stops, and no unit is run."""
         self._clock.pause()
         self._arm(None)
         self._outbox.hold_up(True)

@@ -12,7 +12,7 @@ client, some of which do not reach the library:
 - `HttpSocket` takes over the transport of a request that a session answers.
 - The connection of a client in the middle of a large message is aborted when the incomplete messages of all
   clients are too large together. `max_size` bounds only each message: 1,000 connections may hold 16 GiB.
-- A text message of one frame bypasses the library's parser if no message waits and no data follows it, and
+- A text message of one frame bypasses the library's parser if no message waits and no data follows it.
   `write_text` writes such a frame itself. A unit of 85 KB in and 128 KB out costs the adapter 10 % more CPU
   than when both were replaced inside the library; with the library's own parser and `broadcast` it was 21 %
   more (docs/decisions/0009-http-and-websocket.md). The library copies a message three times, and its only

@@ -1,7 +1,7 @@
 """A session at a worker: three gRPC streams as one object.
 
-A unit is one message on Prefill, and all its answers come on Generate (`automatic_units`). For a worker of
-the previous release without `automatic_units`, a unit is written on all three calls without waiting, and its
+A unit is one message on Prefill, and all its answers come on Generate (`automatic_units`). A worker of the
+previous release has no `automatic_units`. There a unit is written on all three calls without waiting, and its
 output is held back until Prefill has answered its input. Either way the answers become signals, on the event
 loop.
 """
@@ -75,7 +75,7 @@ def prefill_bytes(run: Run, traceparent: str) -> bytes:
     return messages.prefill(run, traceparent).SerializeToString()
 
 
-class Listener(Protocol):
+class SignalReceiver(Protocol):
     """The receiver of a worker's signals about one session."""
 
     @property
@@ -94,7 +94,7 @@ class SessionStreams:
         channel: Channel,
         session_id: str,
         lease_token: str,
-        listener: Listener,
+        listener: SignalReceiver,
         deadline_s: float,
         trace: Metadata,
     ) -> None:
@@ -104,7 +104,7 @@ class SessionStreams:
         self._running = 3
         self._configured = False
         self._is_automatic: bool | None = None
-        """Whether the worker runs units by itself; None before it says so in `Ready`."""
+        """Whether the worker runs units automatically; None before `Ready`."""
         self.ready: pb.SessionReady | None = None
         """The worker's description of the session."""
         self.journal: Journal | None = None
@@ -144,7 +144,7 @@ class SessionStreams:
         worker_id: str,
         session_id: str,
         lease_token: str,
-        listener: Listener,
+        listener: SignalReceiver,
         deadline_s: float,
         trace: Metadata = (),
     ) -> "SessionStreams":

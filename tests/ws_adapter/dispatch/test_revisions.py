@@ -9,7 +9,7 @@ from antiphon_service.pools import STABLE, pool_name
 from tests.ws_adapter.support.backend import Build, Caller, Callers, stage, until_told
 from tests.ws_adapter.support.stage import until
 from ws_adapter.dispatch.base import Share
-from ws_adapter.dispatch.revisions import Turns, Weights, read_weights
+from ws_adapter.dispatch.revisions import WeightedRoundRobin, Weights, read_weights
 from ws_adapter.process.errors import ConfigurationError, SlotLimit
 from ws_adapter.protocol.core.config import Mode
 
@@ -45,7 +45,7 @@ async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(build
         await callers.backend.open("s", 40)
         await callers.backend.open("c", 40, revision=CANARY)
         order = [(await callers.served()).worker_id for _ in range(20)]
-        turns = Turns()
+        turns = WeightedRoundRobin()
         names = {STABLE: "s", CANARY: "c"}
         expected = [names[turns.next(weighted["antiphon-mini"], names)] for _ in range(20)]
         assert order == expected
@@ -158,7 +158,7 @@ async def test_without_weights_all_revisions_are_alike(build: Build) -> None:
 @pytest.mark.parametrize("total", [2, 7, 100])
 def test_turns_of_any_stretch_keep_the_shares(total: int) -> None:
     shares = Weights({"a": total - 1, "b": 1})
-    turns = Turns()
+    turns = WeightedRoundRobin()
     order = [turns.next(shares, {"a", "b"}) for _ in range(total * 5)]
     for start in range(total * 4):
         assert order[start : start + total].count("b") in (0, 1, 2)
@@ -166,7 +166,7 @@ def test_turns_of_any_stretch_keep_the_shares(total: int) -> None:
 
 
 def test_time_without_a_revision_is_not_made_up_for() -> None:
-    turns, shares = Turns(), Weights({"a": 1, "b": 1})
+    turns, shares = WeightedRoundRobin(), Weights({"a": 1, "b": 1})
     for _ in range(1000):
         assert turns.next(shares, {"a"}) == "a"
     assert Counter(turns.next(shares, {"a", "b"}) for _ in range(10)) == Counter(a=5, b=5)

@@ -131,7 +131,7 @@ class Call(Generic[Response]):
             self._write_on()
 
     def half_close(self) -> None:
-        """Tell the worker that no further message will be written."""
+        """Half-close the call: no further message is written."""
         if self._has_begun and not self._is_over:
             self._is_ending = True
             self._write_on()

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Final
 
-PASSES: Final = 64
+PASSES: Final = 512
 """The approximate number of event loop passes for a burst: a longer queue runs more calls per pass."""
 
 

@@ -95,7 +95,7 @@ class Handshake:
             connection.when_lost(entry.leave)
         connection.rights = entry.rights
         if entry.key_rejection is not None:
-            found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.key_rejection)
+            found = RefusedSession(found.dialect, errors.KEY_UNKNOWN, entry.key_rejection)
         elif found.dialect.is_ga and _is_beta(request):
             found = RefusedSession(found.dialect, errors.BETA)
         elif isinstance(found, Selection) and entry.session:

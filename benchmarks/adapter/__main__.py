@@ -1,7 +1,7 @@
-"""Runs the benchmarks of the adapter: `python -m benchmarks.adapter [--short] [--against DIR] [name ...]`.
+"""Benchmarks of the adapter: `python -m benchmarks.adapter [--short] [--against DIR] [name ...]`.
 
-Prints one table each and writes it to `results/`; a whole run that is not short writes
-`docs/performance.md` too. Exit code 1 if a goal is missed.
+Each benchmark prints a table and writes it to `results/`. A complete run without `--short` also writes
+`docs/performance.md`. The exit code is 1 if a goal is missed.
 """
 
 import argparse
@@ -21,10 +21,15 @@ NAMES = ("codec", "cost", "transports", "live", "speech", "idle", "density", "ov
 def main() -> int:
     """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help=f"which: {', '.join(NAMES)}")
+    parser.add_argument(
+        "names", nargs="*", choices=[*NAMES, []], help=f"benchmarks to run (default all): {', '.join(NAMES)}"
+    )
     parser.add_argument("--short", action="store_true", help="fewer and shorter windows")
     parser.add_argument(
-        "--against", metavar="DIR", type=Path, help="cost: beside the adapter of this tree; writes nothing"
+        "--against",
+        metavar="DIR",
+        type=Path,
+        help="cost: also measure the adapter of this source tree; writes no results",
     )
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CPU})

@@ -20,7 +20,7 @@ _EVENT.audio_data = SPEECH
 
 
 def decode() -> object:
-    """Decode a frame to checked samples, as the adapter does."""
+    """Decode a frame to validated samples, as the adapter does."""
     event = _DECODER.decode(APPEND)
     assert isinstance(event, AudioChunk)
     assert event.audio_base64 is not None
@@ -28,7 +28,7 @@ def decode() -> object:
 
 
 def decode_plainly() -> object:
-    """Decode a frame to samples with the standard library, checked by numpy."""
+    """Decode a frame to samples with the standard library, and validate them with numpy."""
     samples = np.frombuffer(base64.b64decode(json.loads(APPEND)["audio_base64"], validate=True), "<f4")
     assert np.isfinite(samples).all()
     return samples
@@ -45,7 +45,7 @@ def write_plainly() -> bytes:
 
 
 def us(function: Callable[[], object], seconds: float = 0.5) -> float:
-    """Return the CPU-microseconds of one call, the best of several runs."""
+    """Return the CPU time of one call in microseconds: the least of several runs."""
     runs, calls, best = 0, 50, float("inf")
     end = time.monotonic() + seconds
     while time.monotonic() < end or runs < 3:

@@ -1,7 +1,7 @@
-"""CPU of the adapter per unit, compared with the floors of its parts and with a relay that rewrites JSON.
+"""CPU time of the adapter per unit, compared with floors of its parts and with a relay that rewrites JSON.
 
-Several processes of each kind are kept busy in turn, alone on one core, while the others wait. The result is
-the median of all windows of a kind. User and system time of all threads count.
+The processes share one core and run in turn, each at full load while the others are idle. The result is the
+median of all windows of a kind, in user and system time of all threads.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from benchmarks.report import Goal, Report
 SESSIONS = 48
 AHEAD = 2
 PROCESSES = 3
-"""The number of processes of each kind: equal processes differ by up to a tenth."""
+"""The number of processes of each kind: processes with the same code differ by up to a tenth."""
 UNBOUNDED = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
 """The options of an adapter without admission control."""
 
@@ -45,8 +45,8 @@ _ORDER = (
 )
 
 
-class Chain:
-    """Clients that send the next unit as soon as one is answered, `AHEAD` of each on the way."""
+class ClosedLoop:
+    """Closed-loop load: each client keeps `AHEAD` units in flight and sends the next one after an answer."""
 
     def __init__(self) -> None:
         self.answers = 0
@@ -56,7 +56,7 @@ class Chain:
         self._quiet = asyncio.Event()
 
     async def connect(self, port: int, has_sessions: bool) -> None:
-        """Open every session."""
+        """Open `SESSIONS` sessions, or bare WebSockets without `has_sessions`."""
         for _ in range(SESSIONS):
             if has_sessions:
                 self._clients.append(await converse(port, self._answered))
@@ -101,18 +101,18 @@ class Chain:
 
 
 Window = Callable[[float], Awaitable[tuple[float, float]]]
-"""A function that runs for some seconds and returns CPU-microseconds per unit, and units per second."""
+"""A function that measures for some seconds. It returns CPU-microseconds per unit, and units per second."""
 
 
-def sockets(process: Process, chain: Chain) -> Window:
-    """Return the window of a server behind WebSockets."""
+def sockets(process: Process, load: ClosedLoop) -> Window:
+    """Return the window of a WebSocket server under the load of `load`."""
 
     async def window(seconds: float) -> tuple[float, float]:
-        running = asyncio.create_task(chain.run(seconds + _WARM_UP_S))
+        running = asyncio.create_task(load.run(seconds + _WARM_UP_S))
         await asyncio.sleep(_WARM_UP_S)
-        cpu, answers, begin = process.cpu_s(), chain.answers, time.monotonic()
+        cpu, answers, begin = process.cpu_s(), load.answers, time.monotonic()
         await asyncio.sleep(seconds)
-        cpu, answers, seconds = process.cpu_s() - cpu, chain.answers - answers, time.monotonic() - begin
+        cpu, answers, seconds = process.cpu_s() - cpu, load.answers - answers, time.monotonic() - begin
         await running
         return cpu / answers * 1e6, answers / seconds
 
@@ -120,7 +120,7 @@ def sockets(process: Process, chain: Chain) -> Window:
 
 
 def streams(process: Process) -> Window:
-    """Return the window of the bare streams, which make their own load."""
+    """Return the window of the plain gRPC streams, a process that generates its own load."""
 
     async def window(seconds: float) -> tuple[float, float]:
         process.say("go")
@@ -136,12 +136,12 @@ def streams(process: Process) -> Window:
 
 
 def _of(tree: Path) -> dict[str, str]:
-    """Return the variables with which a process runs the code of another tree."""
+    """Return the environment variables with which a process runs the code of another source tree."""
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{tree.resolve()}:{tree.resolve()}/clients/python"}
 
 
 async def _started(stack: ExitStack, against: Path | None) -> list[tuple[str, Window]]:
-    """Start one process of each kind; return their windows by the names of the kinds."""
+    """Start one process of each kind; return pairs of a kind and its window."""
     worker = stack.enter_context(running("benchmarks.load.worker"))
     behind = stack.enter_context(running("benchmarks.adapter.relay", "worker"))
     servers = {
@@ -154,12 +154,12 @@ async def _started(stack: ExitStack, against: Path | None) -> list[tuple[str, Wi
         servers[_OTHER] = adapter(worker.address, *UNBOUNDED, variables=_of(against))
     windows: list[tuple[str, Window]] = []
     for name, server in servers.items():
-        process, chain = stack.enter_context(server), Chain()
+        process, load = stack.enter_context(server), ClosedLoop()
         has_sessions = name != "floor: websockets echo"
-        await chain.connect(process.port, has_sessions)
+        await load.connect(process.port, has_sessions)
         if has_sessions:
-            await chain.fill()
-        windows.append((name, sockets(process, chain)))
+            await load.fill()
+        windows.append((name, sockets(process, load)))
     bare = running("benchmarks.adapter.floors", "grpc", worker.address, str(SESSIONS), cpu=TESTED_CPU)
     return [*windows, ("floor: three gRPC streams", streams(stack.enter_context(bare)))]
 

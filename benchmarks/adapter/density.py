@@ -1,8 +1,8 @@
-"""Sessions that one core carries at 1 unit/s each, and the latency that the adapter adds to a bare echo's.
+"""Sessions on one core at 1 unit/s each, and the latency that the adapter adds to that of a bare echo server.
 
-The echo is the WebSocket server of `floors`: its latency is that of the machine and the client alone. Echo
-and adapter take turns, and of each the window with the median p99 counts: a machine that is shared stands
-still now and then for longer than a unit takes.
+The echo is the WebSocket server of `floors`; its latency is that of the machine and the client alone. Echo
+and adapter are measured in turn. Of each, the window with the median p99 counts, because a shared machine
+sometimes pauses for longer than a unit takes.
 """
 
 from benchmarks.adapter.overload import UNBOUNDED, Row, load

@@ -1,4 +1,4 @@
-"""The writer of `docs/performance.md` from the figures in `results/`, and in those of other benchmarks."""
+"""The writer of `docs/performance.md` from the `results/` of this and of other benchmarks."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Failover time of the sessions of a killed worker, until another worker answers them.
 
-Workers, adapter and clients are the real ones, `antiphon-mini` included, and share all cores. Every client
-plays recorded questions in real time. A session counts from the SIGKILL until the first answer to a unit
-behind `session.moved`.
+Workers, adapter and clients are those of a deployment, with the model `antiphon-mini`; they share all cores.
+Every client plays recorded questions in real time. The time of a session is from the SIGKILL to the first
+answer after `session.moved`.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ _QUESTIONS: Final = ("joke", "name", "counting", "light")
 
 
 class Caller:
-    """One session that talks in real time; the times of its answers and of its move."""
+    """A client with one session in real time, and the monotonic times of its move and of its next answer."""
 
     def __init__(self, number: int) -> None:
         self.moved_at = 0.0
         self.back_at = 0.0
-        """The time at which the first unit after the move was answered."""
+        """The time of the first answer after the move."""
         self.is_open = asyncio.Event()
         self._number = number
 
     async def talk(self, url: str) -> None:
-        """Talk until cancelled."""
+        """Hold a conversation until cancelled."""
         question = antiphon.read_wav(str(RECORDINGS / f"{_QUESTIONS[self._number % len(_QUESTIONS)]}.wav"))
         silent = np.zeros(8 * antiphon.INPUT_RATE_HZ, np.float32)
         sound = np.resize(np.concatenate([question, silent]), 120 * antiphon.INPUT_RATE_HZ)
@@ -62,7 +62,7 @@ class Caller:
                 playing.cancel()
 
     async def _play(self, session: antiphon.DuplexSession, sound: np.ndarray) -> None:
-        await asyncio.sleep(self._number / SESSIONS)  # phases of their own
+        await asyncio.sleep(self._number / SESSIONS)  # spreads the sessions over a second
         begin = time.monotonic()
         for second in range(len(sound) // antiphon.INPUT_RATE_HZ):
             await asyncio.sleep(max(0.0, begin + second - time.monotonic()))
@@ -86,7 +86,7 @@ async def _once() -> list[tuple[float, float]]:
                 async with asyncio.timeout(_PATIENCE_S):
                     await caller.is_open.wait()
             targets.write_text(f"{first.address}\n{second.address}\n")
-            os.kill(front.pid, signal.SIGHUP)  # all sessions are at the first one
+            os.kill(front.pid, signal.SIGHUP)  # all sessions are on the first worker
             await asyncio.sleep(TALK_S)
             os.kill(first.pid, signal.SIGKILL)
             killed_at = time.monotonic()
@@ -105,7 +105,7 @@ def _worker() -> AbstractContextManager[Process]:
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the table of one killed worker, several times."""
+    """Return the table: the failover times of five runs, or of one run if `is_short`."""
     found = [time for _ in range(1 if is_short else 5) for time in await _once()]
     moved, back = zip(*found, strict=True)
     worst = float(np.percentile(back, 99))

@@ -1,8 +1,9 @@
-"""The floors: the parts of an adapter alone, each as bare as its library allows.
+"""The floors: the components of an adapter alone, with nothing around the library.
 
-`python -m benchmarks.adapter.floors websocket` answers every message of 85 KB by one of 128 KB.
-`python -m benchmarks.adapter.floors grpc <worker> <sessions>` runs sessions of three streams each against a
-worker, two units of each ahead; it works while standard input says so, a line for each window.
+`python -m benchmarks.adapter.floors websocket` answers every message of 85 KB with one of 128 KB.
+`python -m benchmarks.adapter.floors grpc <worker> <sessions>` runs sessions of three gRPC streams each
+against a worker, with two units of each session in flight. The lines `go` and `stop` on standard input start
+and pause them.
 """
 
 import asyncio
@@ -20,21 +21,21 @@ WINDOW = 2
 
 
 async def echo(connection: ServerConnection) -> None:
-    """Answer bytes with bytes, as the adapter receives and sends them."""
+    """Answer each message with a fixed one, without parsing it."""
     while True:
         await connection.recv(decode=False)
         await connection.send(payload.RESULT, text=True)
 
 
 async def websocket() -> None:
-    """Run the bare WebSocket server, with the adapter's settings."""
+    """Run the plain WebSocket server with the adapter's settings."""
     server = await serve(echo, "127.0.0.1", 0, compression=None, max_size=None, max_queue=4)
     print(f"ready on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.wait_closed()
 
 
 class Session:
-    """Three streams: units are written ahead, and each answer frees a place for another."""
+    """Three gRPC streams of one session, with at most `WINDOW` units in flight."""
 
     def __init__(self, stub: InferenceServiceStub, name: str) -> None:
         self.units = 0
@@ -44,7 +45,7 @@ class Session:
         self._finalize = stub.Finalize(metadata=metadata)
 
     async def run(self, go: asyncio.Event) -> None:
-        """Work while `go` is set."""
+        """Send units while `go` is set."""
         for call in (self._prefill, self._generate, self._finalize):
             await call.initial_metadata()
         await self._prefill.write(pb.PrefillRequest(config=pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)))
@@ -74,7 +75,7 @@ class Session:
 
 
 async def streams(target: str, sessions: int) -> None:
-    """Run the bare streams: read `go` and `stop`, and answer each `?` with the number of units so far."""
+    """Run the plain gRPC streams: obey the lines `go` and `stop`, and answer `?` with the number of units."""
     async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
         stub = InferenceServiceStub(channel)
         go = asyncio.Event()

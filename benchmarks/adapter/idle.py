@@ -9,7 +9,7 @@ from benchmarks.load.processes import Process, adapter, running
 from benchmarks.report import Goal, Report
 
 FIRST = 50
-"""The number of connections before memory is measured: pools and caches have their size by then."""
+"""The number of connections before the measurement: pools and caches have then grown to their size."""
 
 
 async def _settled(process: Process) -> int:

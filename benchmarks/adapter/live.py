@@ -1,7 +1,7 @@
-"""Cost of a Live session in pieces of 20 ms, compared with whole units; time from barge-in to silence.
+"""Cost of a Live session with 20 ms events, compared with whole units; time from barge-in to silence.
 
-Both crowds speak in real time on the same adapter, in turn. Interruptions are half a second of speech, one
-session after another: what counts is the time from the burst to the last sound of the answer.
+Both kinds of sessions send in real time to the same adapter, in turn. A barge-in is 0.6 s of speech, in one
+session after another. The measured time is from this speech to the last audio of the answer.
 """
 
 import asyncio
@@ -35,28 +35,28 @@ _SETTLES_S: Final = 3.0
 _DETECTOR: Final = "detector"
 _BURST_S: Final = 0.6
 _AFTER_S: Final = 0.5
-"""The seconds to wait for the last audio; the model's next second of speech would come later."""
+"""The seconds to wait for the last audio: the next unit of speech would arrive later."""
 
 _SILENCE: Final = b'"delta":"' + b"A" * 256
 
 
 def piece(seconds: float, level: float) -> bytes:
-    """Return a frame that appends noise of this length."""
+    """Return a frame that appends `seconds` of noise with amplitudes up to `level`, in PCM16 at 24 kHz."""
     samples = np.random.default_rng(1).uniform(-level, level, round(seconds * _RATE_HZ))
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
     return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
 
 
 def _burst() -> bytes:
-    """Return a frame with a burst of speech."""
+    """Return a frame with `_BURST_S` of recorded speech, in PCM16 at 24 kHz."""
     said = read_wav(_RECORDING).astype(np.float32)[16_000 : round((1 + _BURST_S) * 16_000)]
     samples = soxr.resample(said, 16_000, _RATE_HZ)
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
     return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
 
 
-class Talker:
-    """One Live session; `sound_at` is the time of its last non-silent audio, which sets `speaks`."""
+class LiveClient:
+    """One Live session. Audio that is not silent sets `speaks` and updates `sound_at`, a monotonic time."""
 
     def __init__(self, model: str = "bench") -> None:
         self.sound_at = 0.0
@@ -81,7 +81,7 @@ class Talker:
 
 
 async def _pace(clients: list[Client], frame: bytes, period_s: float, seconds: float) -> None:
-    """Send one frame of each client per period, spread over it."""
+    """Send one frame of each client per period, at evenly spaced times."""
     began, step = time.monotonic(), period_s / len(clients)
     for number in range(round(seconds / step)):
         wait = began + number * step - time.monotonic()
@@ -93,7 +93,7 @@ async def _pace(clients: list[Client], frame: bytes, period_s: float, seconds: f
 async def _cost(
     process: Process, clients: list[Client], frame: bytes, period_s: float, seconds: float
 ) -> tuple[float, float]:
-    """Return the adapter's CPU-microseconds for a second of one session, and those of its speech detector."""
+    """Return the CPU-microseconds per second of one session, without and of the speech detector's thread."""
     await _pace(clients, frame, period_s, _SETTLES_S)
     detector = process.thread_cpu_s(_DETECTOR)
     cpu = process.cpu_s() - detector
@@ -103,35 +103,35 @@ async def _cost(
     return spent / seconds / len(clients) * 1e6, heard / seconds / len(clients) * 1e6
 
 
-async def _stops(talkers: list[Talker], count: int) -> list[float]:
-    """Return the milliseconds from each burst of speech to the last audio of the answer."""
+async def _stops(callers: list[LiveClient], count: int) -> list[float]:
+    """Return the milliseconds from each barge-in to the last audio of the answer."""
     second, burst = piece(1.0, _QUIET), _burst()
     took = []
     for number in range(count):
-        talker = talkers[number % len(talkers)]
-        assert talker.client is not None
-        talker.client.send(second)
-        talker.client.send(second)
-        talker.speaks.clear()
-        await talker.speaks.wait()
+        caller = callers[number % len(callers)]
+        assert caller.client is not None
+        caller.client.send(second)
+        caller.client.send(second)
+        caller.speaks.clear()
+        await caller.speaks.wait()
         since = time.monotonic()
-        talker.client.send(burst)
+        caller.client.send(burst)
         await asyncio.sleep(_AFTER_S)
-        took.append(max(0.0, talker.sound_at - since) * 1000)
+        took.append(max(0.0, caller.sound_at - since) * 1000)
     return took
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the table of both goals."""
+    """Return the table with the goals for CPU time and for barge-in."""
     rounds, seconds, stops = (2, 4.0, 24) if is_short else (4, 8.0, 128)
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker", "--obeys"))
         process = stack.enter_context(adapter(worker.address, "--max-cpu", "0", "--max-loop-lag-ms", "0"))
         units = [await converse(process.port, lambda client, event: None) for _ in range(SESSIONS)]
-        talkers = [Talker() for _ in range(SESSIONS)]
-        for talker in talkers:
-            await talker.connect(process.port)
-        live = [talker.client for talker in talkers if talker.client is not None]
+        callers = [LiveClient() for _ in range(SESSIONS)]
+        for caller in callers:
+            await caller.connect(process.port)
+        live = [caller.client for caller in callers if caller.client is not None]
         idle, _ = await _cost(
             process, live, text_frame(b'{"type":"session.input_audio.unmute"}'), 60.0, seconds
         )
@@ -142,7 +142,7 @@ async def measure(is_short: bool) -> Report:
             cost, heard = await _cost(process, live, piece(1 / PIECES, _QUIET), 1.0 / PIECES, seconds)
             found["Live"].append(cost)
             found["detector"].append(heard)
-        took = sorted(await _stops(talkers, stops))
+        took = sorted(await _stops(callers, stops))
     unit, second, heard = (statistics.median(values) for values in found.values())
     p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(0.99 * len(took)))]
     rows: list[tuple[Any, ...]] = [

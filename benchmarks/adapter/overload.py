@@ -1,9 +1,9 @@
 """Goodput of an adapter at twice the admitted load, and the time to recover afterwards.
 
-Clients speak in real time. With admission on, sessions open and begin to speak until one is refused: that is
-the admitted load. With admission off a sweep finds the capacity, the most units a second that are answered by
-the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity, or
-against what was sent where the adapter can carry more than that. Then half of the admitted load speaks.
+Clients send in real time. With admission control, sessions open and begin to send until one is rejected: this
+is the admitted load. Without admission control, a sweep of loads finds the capacity: the highest goodput in
+units per second. Twice the admitted load is measured twice. The goal compares the lower goodput with the
+capacity, or with the sent units if the capacity is higher. Then half of the admitted load shows the recovery.
 """
 
 import time
@@ -24,7 +24,7 @@ Row = tuple[str, int, float, float, float, float, float, float]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The figures of an adapter under load."""
+    """The results of an adapter under load."""
 
     admitted: int
     rows: list[Row]
@@ -39,7 +39,7 @@ class Outcome:
 
 
 async def admitted(worker: str, *options: str) -> int:
-    """Return how many speaking sessions an adapter with these options admits."""
+    """Return the number of sending sessions that an adapter with these options admits."""
     with adapter(worker, *options) as process:
         crowd = Crowd(process.port)
         crowd.begin()
@@ -65,7 +65,7 @@ async def load(crowd: Crowd, process: Process, what: str, active: int, seconds: 
 
 
 async def recovery_s(crowd: Crowd, active: int) -> float:
-    """Return the seconds until nearly all units sent within half a second are answered at once."""
+    """Return the seconds until 99 % of the answers come within 0.5 s; infinite after 30 s."""
     crowd.active = active
     begin = time.monotonic()
     while time.monotonic() < begin + 30:

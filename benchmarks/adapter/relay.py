@@ -1,9 +1,10 @@
-"""The alternative: a relay that parses every message and writes it anew, with a JSON worker behind it.
+"""A relay between a client and a JSON worker that parses and serialises every message.
 
-This is how realtime gateways are usually written: one WebSocket to the client, one to the worker, `json` of
-the standard library on both. Messages keep their base64; the relay adds what the other side wants to know.
+A typical realtime gateway works like this: one WebSocket to the client, one to the worker, and `json` of the
+standard library on both. Audio stays in base64. The relay adds fields such as the session id.
 
-`python -m benchmarks.adapter.relay worker`, then `python -m benchmarks.adapter.relay <port of the worker>`.
+Start `python -m benchmarks.adapter.relay worker`, then
+`python -m benchmarks.adapter.relay <port of the worker>`.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _PREPARED = '{"type":"prepared","session_id":"","prompt_length":58}'
 
 
 async def answer(connection: ServerConnection) -> None:
-    """Run the worker: open a session, then answer each unit with a second of speech. It parses nothing."""
+    """Run the worker: open a session, then answer each unit with a second of speech, without parsing it."""
     await connection.recv()
     await connection.send(_PREPARED)
     while True:

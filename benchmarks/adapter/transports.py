@@ -1,8 +1,8 @@
 """Comparison of the adapter's connections to its worker: a Unix socket, TCP and TLS, in one run.
 
-Every kind has an adapter of its own on the tested core, in front of a bare `grpc.aio` worker. All of them
-hold their sessions from the start; one after another speaks in real time while the others idle, several
-rounds. Sessions listen in three of five units. Memory is that of the sessions before anybody speaks.
+Each kind of connection has its own adapter on the tested core and its own worker without a model. All
+sessions open at the start. In each round, one adapter after another serves sessions in real time while the
+others are idle. Sessions listen in three of five units. The memory is measured before the first unit.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from benchmarks.report import Report
 _LOOPBACK: Final = "127.0.0.1:0"
 _WORKER: Final = ("benchmarks.load.worker", "--listening-of-five", "3")
 _FIRST: Final = 50
-"""The number of open sessions before memory is measured: pools and caches have their size by then."""
+"""The number of sessions before the measurement: pools and caches have then grown to their size."""
 
 _SETTLES_S: Final = 1.0
 
 
 @dataclass
-class _Way:
+class _Candidate:
     """One adapter under test and its measurements."""
 
     over: str
@@ -95,7 +95,7 @@ _COLUMNS: Final = (
 
 
 def _issue(folder: Path) -> None:
-    """Write a certificate for loopback, and that of its authority."""
+    """Write a certificate for loopback, its key, and the certificate of its authority."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -107,18 +107,18 @@ def _say(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def _start(stack: ExitStack, folder: Path) -> list[_Way]:
+def _start(stack: ExitStack, folder: Path) -> list[_Candidate]:
     workers = {
         "a Unix socket": stack.enter_context(running(*_WORKER)),
         "TCP": stack.enter_context(running(*_WORKER, "--listen", _LOOPBACK)),
         "TLS": stack.enter_context(running(*_WORKER, "--listen", _LOOPBACK, "--tls", str(folder))),
     }
-    ways = []
+    candidates = []
     for over, worker in workers.items():
         options = ("--worker-ca", str(folder / "ca.pem")) if over == "TLS" else ()
         process = stack.enter_context(adapter(worker.address, *UNBOUNDED, *options))
-        ways.append(_Way(over, process, Crowd(process.port)))
-    return ways
+        candidates.append(_Candidate(over, process, Crowd(process.port)))
+    return candidates
 
 
 async def measure(is_short: bool) -> Report:
@@ -127,18 +127,18 @@ async def measure(is_short: bool) -> Report:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         await asyncio.to_thread(_issue, folder)
-        ways = _start(stack, folder)
-        for way in ways:
-            await way.open(max(loads))
-            _say(f"{way.over}: {way.idle_kib:.0f} KiB per idle session")
+        candidates = _start(stack, folder)
+        for candidate in candidates:
+            await candidate.open(max(loads))
+            _say(f"{candidate.over}: {candidate.idle_kib:.0f} KiB per idle session")
         for sessions in loads * rounds:
-            for way in ways:
-                await way.speak(sessions, seconds)
-                _say(f"{way.over}: {way.us[sessions][-1]:.0f} us with {sessions} sessions")
-        for way in ways:
-            await way.crowd.leave()
+            for candidate in candidates:
+                await candidate.speak(sessions, seconds)
+                _say(f"{candidate.over}: {candidate.us[sessions][-1]:.0f} us with {sessions} sessions")
+        for candidate in candidates:
+            await candidate.crowd.leave()
     rows = []
     for sessions in loads:
-        first_us = statistics.median(ways[0].us[sessions])
-        rows += [way.row(sessions, first_us) for way in ways]
+        first_us = statistics.median(candidates[0].us[sessions])
+        rows += [candidate.row(sessions, first_us) for candidate in candidates]
     return Report("transports", "Whole adapter by its connection to the worker", _COLUMNS, rows)

@@ -1,1 +1,1 @@
-"""Cost of the shared queue for its Redis, and the time until a free slot is given."""
+"""Cost of the shared queue for its Redis, and the time from a free slot to its next lease."""

@@ -1,7 +1,8 @@
-"""Measures the shared queue: `python -m benchmarks.dispatch [--short] [name ...]`.
+"""Benchmarks of the shared queue: `python -m benchmarks.dispatch [--short] [name ...]`.
 
-Prints a table for each and writes it to `results/`; `scale` computes from what was measured and measures
-nothing. `--document` writes `docs/performance.md` and `docs/scale.md` too. Exit code 1 if a goal is missed.
+Each benchmark prints a table and writes it to `results/`. `scale` measures nothing: it computes tables from
+the results. `--document` also writes `docs/performance.md` and `docs/scale.md`. The exit code is 1 if a goal
+is missed.
 """
 
 import argparse
@@ -19,12 +20,14 @@ NAMES = ("queue", "limits", "sharing")
 
 
 def main() -> int:
-    """Run what is named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.dispatch", description=__doc__.splitlines()[0] if __doc__ else None
     )
     names = (*NAMES, "scale")
-    parser.add_argument("names", nargs="*", choices=[*names, []], help=f"which: {', '.join(names)}")
+    parser.add_argument(
+        "names", nargs="*", choices=[*names, []], help=f"benchmarks (default all): {', '.join(names)}"
+    )
     parser.add_argument("--short", action="store_true", help="fewer and shorter windows")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md and docs/scale.md")
     arguments = parser.parse_args()

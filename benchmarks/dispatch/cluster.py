@@ -1,4 +1,4 @@
-"""Ten adapters and the workers of a pool as Redis sees them: the calls of both, and nothing behind them."""
+"""Fake adapters and workers of a pool: they make the calls of real ones to Redis, and do nothing else."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ SLOTS: Final = 16
 """The number of slots of each worker."""
 
 SETTLE_S: Final = 3.1
-"""An empty database grants nothing for 3 s."""
+"""An empty database grants no slot for 3 s."""
 
 _PREFIX: Final = prefix("benchmark/audio")
 _TICKET_MS: Final = 3000
@@ -32,7 +32,7 @@ _tickets: Final = count()
 
 
 class Adapter:
-    """An adapter that waits for slots, and measures the time until each free slot reaches it."""
+    """A fake adapter: its tickets wait for slots, and it reports each lease to `cluster`."""
 
     def __init__(self, url: str, number: int, cluster: "Cluster") -> None:
         self.name = f"adapter-{number}"
@@ -48,7 +48,7 @@ class Adapter:
         self._listener = asyncio.create_task(self._listen(channel))
 
     async def stop(self) -> None:
-        """Leave its tickets to expire."""
+        """Disconnect; its tickets expire."""
         if self._listener is not None:
             await end(self._listener)
         await disconnect(self._client)
@@ -64,7 +64,7 @@ class Adapter:
             self._got(ticket, *answer[1:4])
 
     async def beat(self, *tickets: str) -> None:
-        """Send a heartbeat of these tickets, or of all."""
+        """Send the heartbeat of `tickets`, or of all waiting tickets."""
         named = tickets or tuple(self.waiting)
         _, places, *grants = await call(self._client, "adapter_beat", _PREFIX, self.name, _TICKET_MS, *named)
         granted = (ticket for ticket, place in zip(named, places.split(), strict=True) if place == "granted")
@@ -85,14 +85,14 @@ class Adapter:
 
 
 class Cluster:
-    """All workers and adapters of one queue."""
+    """`WORKERS` workers and `ADAPTERS` adapters of one queue."""
 
     def __init__(self, url: str) -> None:
         self.adapters = [Adapter(url, number, self) for number in range(ADAPTERS)]
         self.held: dict[str, dict[int, int]] = {f"worker-{number}": {} for number in range(WORKERS)}
-        """The epochs of the leases of each worker's slots."""
+        """Worker -> leased slot -> lease epoch."""
         self.waits_s: list[float] = []
-        """The seconds from a free slot to its lease at the next adapter."""
+        """The seconds from the report of a free slot to its lease at the next adapter."""
         self.grants = 0
         self._freed: dict[tuple[str, int], float] = {}
         self._client = connect(url)
@@ -123,7 +123,7 @@ class Cluster:
         await asyncio.gather(*map(enter, self.adapters))
 
     async def beat_for(self, seconds: float, *, with_workers: bool) -> None:
-        """Every adapter, and perhaps every worker, once a second, not all at the same time."""
+        """Send heartbeats of each adapter, and of each worker if `with_workers`, every second."""
         beating = [self._every_second(adapter.beat) for adapter in self.adapters]
         if with_workers:
             beating += [
@@ -137,7 +137,7 @@ class Cluster:
                 task.result()
 
     async def worker_beat(self, worker: str) -> None:
-        """Send the heartbeat of a worker with the leases that it knows."""
+        """Send the heartbeat of a worker with its leases."""
         held = [number for pair in self.held[worker].items() for number in pair]
         await call(
             self._client,
@@ -152,12 +152,12 @@ class Cluster:
                 await self.worker_beat(worker)
 
     async def ask_state(self, times: int) -> None:
-        """Request the state that an adapter needs for its estimates and its page."""
+        """Request the state of the pool, as adapters do for estimates and status pages."""
         for _ in range(times):
             await call(self._client, "stats", _PREFIX, "audio_duplex")
 
     async def end_one(self) -> None:
-        """End one session: its slot becomes free, and a new ticket joins a queue."""
+        """End one random session: free its slot and add a ticket at a random adapter."""
         taken = [(worker, slot) for worker, slots in self.held.items() for slot in slots]
         worker, slot = self._chance.choice(taken)
         epoch = self.held[worker].pop(slot)
@@ -166,7 +166,7 @@ class Cluster:
         await self._chance.choice(self.adapters).enqueue()
 
     def granted(self, worker: str, slot: int, epoch: int) -> None:
-        """An adapter has a lease in its hands."""
+        """Record a lease that an adapter has received."""
         self.grants += 1
         self.held[worker][slot] = epoch
         self._highest = max(self._highest, epoch)

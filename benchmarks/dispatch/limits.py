@@ -1,4 +1,4 @@
-"""Cost for Redis of ten adapters that admit clients together, and its latency in a handshake."""
+"""Cost for Redis of limits that ten adapters share, and the time that a handshake waits for Redis."""
 
 import asyncio
 import time
@@ -13,14 +13,14 @@ from ws_adapter.peers.base import AdmissionRequest, Admitted, Peer
 from ws_adapter.peers.shared import RedisPeers
 
 HELD: Final = 10_000
-"""The number of connections that stay open all the time, each of another client."""
+"""The number of connections that stay open, each of a different client."""
 
 NEWCOMERS_PER_S: Final = 500
 MOST: Final = 1000
 
 
 async def measure(is_short: bool) -> Report:
-    """Processor time of the redis-server for each new session, which then ends, and for the beats alone."""
+    """Return the CPU time of the redis-server per heartbeat, and per session that begins and ends."""
     seconds = 3.0 if is_short else 10.0
     waits: list[float] = []
     with redis_server() as server:

@@ -1,4 +1,4 @@
-"""A worker of the benchmarks in the shared queue, with the calls that its registrar would make."""
+"""Registration of a benchmark worker in the shared queue, with the calls of a real registrar."""
 
 import asyncio
 import json
@@ -25,9 +25,9 @@ _ATTACHING_MS: Final = 1000
 
 
 class Registration:
-    """The registration of a worker, at `target`, in the queue of the Redis at `url`.
+    """The registration of the worker at `target` in the queue of the Redis at `url`.
 
-    It has the worker's granted leases.
+    Its heartbeats confirm the leases that the adapters use.
     """
 
     def __init__(self, url: str, target: str) -> None:
@@ -36,13 +36,13 @@ class Registration:
         self._beating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Load the functions; the worker is there."""
+        """Load the functions of the queue and start the heartbeats."""
         source = resources.files("ws_adapter.dispatch").joinpath("functions.lua").read_text("utf-8")
         await self.client.execute_command("FUNCTION", "LOAD", "REPLACE", source)
         self._beating = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
-        """Say nothing any more."""
+        """Stop the heartbeats; the registration expires."""
         if self._beating is not None:
             await end(self._beating)
         await disconnect(self.client)
@@ -52,7 +52,7 @@ class Registration:
         while True:
             state: dict[str, Any] = json.loads(await call(self.client, "stats", prefix(POOL)))
             workers = state.get("workers", ())
-            # One that is just granted may not be known to its adapter yet.
+            # The adapter may not have received a lease that was granted less than a second ago.
             known = [lease for worker in workers for lease in worker.get("leases", ())]
             leases = [lease for lease in known if lease["state"] != "granted" or lease["age"] > _ATTACHING_MS]
             held = [number for lease in leases for number in (lease["slot"], lease["epoch"])]

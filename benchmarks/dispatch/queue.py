@@ -1,4 +1,4 @@
-"""Cost of ten thousand tickets at ten adapters for Redis, and the time until a free slot is taken."""
+"""Cost for Redis of 10,000 tickets at ten adapters, and the time from a free slot to its next lease."""
 
 import asyncio
 import time
@@ -12,10 +12,10 @@ from benchmarks.report import Goal, Report
 
 WAITING: Final = 10_000
 ENDS_PER_S: Final = 50
-"""The sessions that end per second during heartbeats: 800 of 16 s each."""
+"""The sessions that end per second: the rate of 800 sessions of 16 s each."""
 
 CHAINS: Final = 8
-"""The number of session chains without pauses, for the measurement of throughput."""
+"""The number of concurrent loops that end and begin sessions without pauses, for the throughput."""
 
 _ROUNDS: Final = 20
 
@@ -28,7 +28,7 @@ class _Spent(NamedTuple):
 
 
 async def measure(is_short: bool) -> Report:
-    """Processor time of the redis-server, and the way of a slot to its next session."""
+    """Return the CPU time of the redis-server, and the times from a free slot to its next lease."""
     seconds = 4.0 if is_short else 15.0
     rows: list[tuple[Any, ...]] = []
     with redis_server() as server:
@@ -42,7 +42,7 @@ async def measure(is_short: bool) -> Report:
             rows.append(_row(f"heartbeats of {WAITING} tickets", round(ADAPTERS * beats.wall_s), beats))
             share = beats.cpu_s / beats.wall_s
             await asyncio.gather(*map(cluster.worker_beat, cluster.held))
-            await cluster.beat_for(2.0, with_workers=True)  # the first of them have their slots
+            await cluster.beat_for(2.0, with_workers=True)  # the first tickets get the slots
             await cluster.fill(WORKERS * SLOTS)
             cluster.waits_s.clear()
             paced = await _spent(server, _end_paced(cluster, seconds))

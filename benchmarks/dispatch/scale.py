@@ -1,6 +1,6 @@
-"""Resources for a number of conversations, computed from measurements.
+"""Resources for a number of conversations, computed from results of the benchmarks.
 
-`python -m benchmarks.dispatch scale` prints it, `--document` writes it into `docs/scale.md`.
+`python -m benchmarks.dispatch scale` prints the tables; `--document` writes them into `docs/scale.md`.
 """
 
 import json
@@ -22,19 +22,19 @@ _END: Final = "<!-- end -->\n"
 SIZES: Final = (1_000, 100_000, 10_000_000)
 
 SESSION_S: Final = 120.0
-"""Assumed: how long a conversation lasts."""
+"""Assumed length of a conversation in seconds."""
 
 WAITING: Final = 0.1
-"""Assumed: so many wait for each one who talks."""
+"""Assumed number of waiting clients per conversation."""
 
 OPENS: Final = 1.5
-"""Assumed: attempts to connect for each conversation."""
+"""Assumed number of connection attempts per conversation."""
 
 PER_CARD: Final = 64
-"""Conversations that a card holds: a goal, never measured."""
+"""Conversations per GPU: a goal, not measured."""
 
 PER_ADAPTER: Final = 1000
-"""Sessions of one adapter, which has one core; the benchmark of density holds as many."""
+"""Sessions of one adapter with one core, as the benchmark `adapter density` measures."""
 
 FILL: Final = 0.5
 """The largest planned load of a core of Redis, and of a network line, as a share."""
@@ -44,7 +44,7 @@ LINE_GBIT: Final = 25.0
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a conversation, or of an event of the queue, in seconds and bytes."""
+    """Costs in CPU-seconds and bytes: per conversation, per second of one, or per event of the queue."""
 
     adapter_sessions: float
     session_bytes: float
@@ -61,12 +61,12 @@ class Costs:
 
     @property
     def public_bits(self) -> float:
-        """To and from a client, for a second of conversation."""
+        """Bits to and from a client per second of a conversation."""
         return 8 * (len(APPEND) + self.spoken * len(RESULT))
 
     @property
     def worker_bits(self) -> float:
-        """To and from its worker."""
+        """Bits to and from the worker per second of a conversation."""
         return 8 * (len(PCM) + self.spoken * len(SPEECH))
 
 
@@ -81,7 +81,7 @@ def measured() -> Costs:
     state = _named(queue, "state of a pool")
     busy = _named(queue, "sessions end and begin")
     waiting = 10_000 / 10
-    # Of the busy row: what the beats that went on beside it cost is not the sessions'.
+    # The row at full speed includes the heartbeats of the same time: subtract their cost.
     workers, slots = 50, 16
     beside = beats["of a core"] + workers * worker[each] / 1e6
     return Costs(
@@ -107,7 +107,7 @@ def measured() -> Costs:
 
 
 class Redis:
-    """The load of one Redis with `sessions` conversations to distribute, in cores."""
+    """The load of one Redis in cores, with `sessions` conversations."""
 
     def __init__(self, costs: Costs, sessions: float) -> None:
         starts, adapters = sessions / SESSION_S, max(1.0, sessions / costs.adapter_sessions)
@@ -133,7 +133,7 @@ def largest(fits: Callable[[float], bool]) -> float:
 
 
 def tables() -> str:
-    """Return all of them, in Markdown."""
+    """Return the measured costs, the needs and the limits as Markdown tables."""
     costs = measured()
     return "\n\n".join(
         (_costs(costs), _needs(costs), _bounds(costs), *(f"Measured: {m}." for m in costs.machines))
@@ -141,7 +141,7 @@ def tables() -> str:
 
 
 def write() -> None:
-    """Put them into the document."""
+    """Write the tables into `docs/scale.md`."""
     put(tables(), DOCUMENT, _BEGIN, _END)
 
 
@@ -202,7 +202,7 @@ def _needs(costs: Costs) -> str:
             row("public network, Gbit/s", lambda size: size * costs.public_bits / 1e9, ",.1f"),
             row("network to workers, Gbit/s", lambda size: size * costs.worker_bits / 1e9, ",.1f"),
             row("starts a second", lambda size: size / SESSION_S),
-            row("who wait", lambda size: size * WAITING),
+            row("waiting clients", lambda size: size * WAITING),
             row("one Redis, cores: beats of tickets", redis("tickets"), ",.3f"),
             row("one Redis, cores: starts and ends", redis("starts"), ",.3f"),
             row("one Redis, cores: beats of workers", redis("workers"), ",.3f"),
@@ -232,7 +232,7 @@ def _bounds(costs: Costs) -> str:
         ("half a core of Redis: all of it", redis("all")),
     ]
     ordered = sorted(bounds, key=lambda bound: bound[1])
-    return table(("what ends", "at so many conversations"), [(name, f"{at:,.0f}") for name, at in ordered])
+    return table(("limit", "conversations"), [(name, f"{at:,.0f}") for name, at in ordered])
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A redis-server under test: on a core of its own, in a folder of its own, with nothing written to disk."""
+"""A redis-server under test, pinned to a core, in a temporary folder and without persistence."""
 
 import os
 import shutil
@@ -23,20 +23,20 @@ class Server:
     url: str
 
     def cpu_s(self) -> float:
-        """The user and system time of all its threads so far, in seconds."""
+        """Return the user and system time of all its threads so far, in seconds."""
         return time.clock_gettime((~self.pid << 3) | 2)
 
     def resident_bytes(self) -> int:
-        """Return its memory."""
+        """Return its resident memory in bytes."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
 def redis_server(cpu: int = TESTED_CPU) -> Iterator[Server]:
-    """Run the machine's Redis, pinned to `cpu`, while the block is open."""
+    """Run the installed redis-server, pinned to `cpu`, for the duration of the block."""
     program = shutil.which("redis-server")
     if program is None:
-        raise SystemExit("redis-server is not installed: apt install redis-server")
+        raise SystemExit("redis-server is not installed. Install it: apt-get install redis-server")
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder) / "redis.sock"
         command = [program, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", folder]

@@ -1,8 +1,8 @@
 """Overhead of a shared queue for an adapter, throughput of two adapters, and conversations without Redis.
 
-This machine has not the cores to run two adapters at full speed with a worker and clients for both beside
-them. So two run on the core of one, at the same time, and are held against two that share nothing and do the
-same: both pairs pay for their turns on it, and what is left between them is what sharing costs.
+The benchmark needs only two cores. The two adapters of a pair share one core, at the same time. One pair
+shares a queue, the other does not. Both pairs have the same cost of sharing a core, so the difference in
+their CPU time is the overhead of the shared queue.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from benchmarks.adapter.cost import Chain, Window, sockets
+from benchmarks.adapter.cost import ClosedLoop, Window, sockets
 from benchmarks.adapter.overload import UNBOUNDED
 from benchmarks.dispatch.pool import Registration
 from benchmarks.dispatch.server import Server, redis_server
@@ -27,7 +27,7 @@ TALKERS = 100
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the cost of a unit, alone and shared, and the deadline misses while Redis is away."""
+    """Return the CPU time per unit with and without a shared queue, and the late units of a Redis outage."""
     rounds, seconds = (3, 2.0) if is_short else (5, 4.0)
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker"))
@@ -37,21 +37,21 @@ async def measure(is_short: bool) -> Report:
         try:
             alone, apart = (stack.enter_context(adapter(worker.address, *UNBOUNDED)) for _ in range(2))
             one, other = (stack.enter_context(_sharing(server)) for _ in range(2))
-            windows, chains = {}, []
+            windows, loads = {}, []
             named = {"alone": alone, "apart": apart, "one": one, "other": other}
             for name, process in named.items():
-                chain = Chain()
-                chains.append(chain)
-                await chain.connect(process.port, has_sessions=True)
-                windows[name] = sockets(process, chain)
+                load = ClosedLoop()
+                loads.append(load)
+                await load.connect(process.port, has_sessions=True)
+                windows[name] = sockets(process, load)
             costs: dict[str, list[float]] = {"alone": [], "sharing": [], "two apart": [], "two": []}
             for _ in range(rounds):
                 costs["alone"].append((await windows["alone"](seconds))[0])
                 costs["sharing"].append((await windows["one"](seconds))[0])
                 costs["two apart"].append(await _both(windows["alone"], windows["apart"], seconds))
                 costs["two"].append(await _both(windows["one"], windows["other"], seconds))
-            for chain in chains:
-                chain.leave()
+            for load in loads:
+                load.leave()
             late = await _without_redis(one, server, seconds)
         finally:
             await registration.stop()
@@ -97,13 +97,16 @@ def _sharing(server: Server) -> Iterator[Process]:
 
 
 async def _both(one: Window, other: Window, seconds: float) -> float:
-    """Return the CPU-microseconds of both for each unit of both."""
+    """Run both windows at the same time; return the mean CPU-microseconds per unit."""
     results = await asyncio.gather(one(seconds), other(seconds))
     return sum(cost * units for cost, units in results) / sum(units for _, units in results)
 
 
 async def _without_redis(process: Process, server: Server, seconds: float) -> list[tuple[str, Tally, int]]:
-    """Return units of sessions that go on, with Redis first paused and then killed."""
+    """Measure running sessions with Redis first paused, then killed.
+
+    Return for each outage its name, the tally, and the number of late, dropped and lost units.
+    """
     crowd = Crowd(process.port)
     await crowd.fill(TALKERS)
     crowd.active = TALKERS
@@ -115,7 +118,7 @@ async def _without_redis(process: Process, server: Server, seconds: float) -> li
         tally = await crowd.measure(2 * seconds)
         slow = sum(latency > LATE_S for latency in tally.latencies)
         answered = tally.good + tally.dropped + tally.late
-        # The last second's are still on their way.
+        # The units of the last second may still be in flight.
         lost = max(0, tally.sent - answered - TALKERS)
         found.append((how, tally, slow + tally.dropped + tally.late + lost))
     await crowd.leave()

@@ -1,1 +1,1 @@
-"""Load for an adapter: processes under test, cheap clients, a worker without a model."""
+"""Load generation for benchmarks of the adapter: processes, light clients, a worker without a model."""

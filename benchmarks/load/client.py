@@ -1,4 +1,4 @@
-"""WebSocket clients that cost next to nothing: frames are made once, and answers are counted, not parsed."""
+"""Light WebSocket clients for load tests: frames are built once, and answers are not parsed."""
 
 import asyncio
 import struct
@@ -13,7 +13,7 @@ OnEvent = Callable[["Client", bytes], None]
 
 
 def text_frame(data: bytes) -> bytes:
-    """Return a masked text frame; the zero mask costs the sender nothing and the receiver the same."""
+    """Return a masked text frame. A mask of zeros saves the client's work; the server unmasks as usual."""
     size = len(data)
     if size < 126:
         head = struct.pack("!BB", 0x81, 0x80 | size)
@@ -25,7 +25,7 @@ def text_frame(data: bytes) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One connection. `on_event` gets the first bytes of every message."""
+    """One WebSocket connection. `on_event` is called with the first 512 bytes of every text message."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self.on_event = on_event
@@ -39,7 +39,7 @@ class Client(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, port: int, on_event: OnEvent, path: str = PATH) -> "Client":
-        """Return an open WebSocket on loopback."""
+        """Return an open WebSocket to `port` on loopback. Raises `ConnectionError` if it is closed before."""
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(on_event), "127.0.0.1", port)
         request = (
@@ -126,7 +126,10 @@ class Client(asyncio.Protocol):
 
 
 async def converse(port: int, on_event: OnEvent, patience_s: float = 30.0) -> Client:
-    """Return a client whose session is prepared; from then on its events go to `on_event`."""
+    """Return a client with a prepared session; its later events go to `on_event`.
+
+    Raises `ConnectionError` after an error event, and `TimeoutError` after `patience_s`.
+    """
     prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wait(client: Client, event: bytes) -> None:

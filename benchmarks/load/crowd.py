@@ -1,4 +1,4 @@
-"""A crowd of clients that speak in real time: one unit a second each, their seconds spread evenly."""
+"""Open-loop load: clients that send one unit a second each, spread evenly over the second."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from benchmarks.load.client import Client, converse, text_frame
 from benchmarks.load.payload import ANSWER, APPEND, DROPPED
 
 IN_TIME_S = 4.0
-"""An answer that comes later is worth nothing: the adapter drops what waits for more than 3 s."""
+"""The deadline of goodput in seconds: the adapter drops units that wait for more than 3 s."""
 
 _UNIT = text_frame(APPEND)
 _STEP_S = 0.005
@@ -18,7 +18,7 @@ _OPENING_AT_ONCE = 32
 
 @dataclass
 class Tally:
-    """The outcome of the units whose answers came in a period. Latencies are in seconds."""
+    """Counts of a period: sent units, and good, dropped and late answers. Latencies are in seconds."""
 
     sent: int = 0
     good: int = 0
@@ -32,8 +32,8 @@ class Tally:
         return times[min(len(times) - 1, int(share * len(times)))] * 1000 if times else float("nan")
 
 
-class Speaker:
-    """One client; answers come in the order of its units."""
+class PacedClient:
+    """One client of a crowd; answers come in the order of its units."""
 
     def __init__(self, crowd: "Crowd") -> None:
         self._crowd = crowd
@@ -41,12 +41,12 @@ class Speaker:
         self.client: Client | None = None
 
     async def connect(self, port: int, has_session: bool) -> None:
-        """Open its session, or the connection alone. Raises ConnectionError if it is refused."""
+        """Open a session, or only the connection. Raises ConnectionError if it is rejected."""
         opened = converse if has_session else Client.connect
         self.client = await opened(port, self._heard)
 
     def speak(self, now: float) -> None:
-        """Send a unit."""
+        """Send a unit at the monotonic time `now`, unless the connection is closed."""
         assert self.client is not None
         if self.client.closed.is_set():
             return
@@ -69,9 +69,9 @@ class Speaker:
 
 
 class Crowd:
-    """Speakers in front of one adapter. Only `active` of them speak: the frame `unit`, again and again.
+    """Clients of one adapter. The first `active` of them send the frame `unit` once a second.
 
-    Without `has_sessions` they speak to a bare server, which knows no sessions.
+    Without `has_sessions` they are clients of a plain WebSocket server without sessions.
     """
 
     def __init__(self, port: int, unit: bytes = _UNIT, *, has_sessions: bool = True) -> None:
@@ -81,40 +81,40 @@ class Crowd:
         self.active = 0
         self.refused = 0
         self._port = port
-        self._speakers: list[Speaker] = []
+        self._clients: list[PacedClient] = []
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._speakers)
+        return len(self._clients)
 
     async def grow(self, to: int) -> None:
-        """Open sessions until there are so many; those that are refused are counted."""
+        """Open sessions up to a total of `to`; count rejections in `refused`."""
         gate = asyncio.Semaphore(_OPENING_AT_ONCE)
 
         async def enter() -> None:
-            speaker = Speaker(self)
+            client = PacedClient(self)
             async with gate:
                 try:
-                    await speaker.connect(self._port, self._has_sessions)
+                    await client.connect(self._port, self._has_sessions)
                 except (ConnectionError, TimeoutError):
                     self.refused += 1
                     return
-            self._speakers.append(speaker)
+            self._clients.append(client)
 
-        await asyncio.gather(*(enter() for _ in range(to - len(self._speakers))))
+        await asyncio.gather(*(enter() for _ in range(to - len(self._clients))))
 
     async def fill(self, to: int) -> None:
-        """Open sessions until there are so many, however often that is refused."""
-        while len(self._speakers) < to:
-            await self.grow(min(to, len(self._speakers) + _OPENING_AT_ONCE))
+        """Open sessions up to a total of `to`; retry after rejections."""
+        while len(self._clients) < to:
+            await self.grow(min(to, len(self._clients) + _OPENING_AT_ONCE))
             await asyncio.sleep(0.05)
 
     def begin(self) -> None:
-        """Start every active client."""
+        """Start to send."""
         self._task = asyncio.create_task(self._speak())
 
     async def measure(self, seconds: float) -> Tally:
-        """Return the tally of the next seconds."""
+        """Return the tally of the next `seconds`."""
         self.tally = Tally()
         await asyncio.sleep(seconds)
         return self.tally
@@ -123,10 +123,10 @@ class Crowd:
         """Disconnect every client."""
         if self._task is not None:
             self._task.cancel()
-        for speaker in self._speakers:
-            if speaker.client is not None:
-                speaker.client.transport.abort()
-        self._speakers.clear()
+        for client in self._clients:
+            if client.client is not None:
+                client.client.transport.abort()
+        self._clients.clear()
 
     async def _speak(self) -> None:
         last, due, turn = time.monotonic(), 0.0, 0
@@ -136,6 +136,6 @@ class Crowd:
             due += (now - last) * self.active
             last = now
             while due >= 1 and self.active:
-                self._speakers[turn % self.active].speak(now)
+                self._clients[turn % self.active].speak(now)
                 turn += 1
                 due -= 1

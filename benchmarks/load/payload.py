@@ -1,8 +1,8 @@
-"""One unit on its way through the adapter, in every form that it takes.
+"""The messages of one unit: from client, adapter and worker.
 
 85 KB of JSON from the client (one second of float32 in base64), 64 KB of protobuf to the worker, 96 KB of
 protobuf back (one second of speech), 128 KB of JSON to the client. The dialect is that of `/ws/duplex`, which
-answers each unit by one event.
+answers each unit with one event.
 """
 
 import base64
@@ -28,7 +28,7 @@ PREPARED: Final = b'"prepared"'
 
 
 def append(pcm: bytes) -> bytes:
-    """Return the event with which a client says a second of float32."""
+    """Return the event that sends the audio `pcm`, float32 little-endian."""
     return json.dumps({"type": "audio_chunk", "audio_base64": base64.b64encode(pcm).decode()}).encode()
 
 
@@ -59,7 +59,7 @@ RESULT: Final = json.dumps(
         "audio_data": base64.b64encode(SPEECH).decode(),
     }
 ).encode()
-"""The answer to a unit, as large as the adapter's own."""
+"""The answer to a unit, with the size of the adapter's answer."""
 
 TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
@@ -74,17 +74,17 @@ def prefill(unit: int) -> pb.PrefillRequest:
 
 
 def generate(unit: int) -> pb.GenerateRequest:
-    """Run a unit."""
+    """Return the request to run a unit."""
     return pb.GenerateRequest(unit=unit, run=pb.GenerateUnit())
 
 
 def finalize(unit: int) -> pb.FinalizeRequest:
-    """Close a unit."""
+    """Return the request to close a unit."""
     return pb.FinalizeRequest(unit=unit)
 
 
 def prefilled(unit: int) -> pb.PrefillResponse:
-    """The input of a unit is in the context."""
+    """Return the answer to the input of a unit."""
     answer = pb.PrefillResponse(unit=unit)
     answer.prefilled.context_tokens = 168
     answer.prefilled.usage.input_audio_tokens = 10
@@ -99,7 +99,7 @@ def generated(unit: int, speaks: bool) -> pb.GenerateResponse:
         answer.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
         answer.audio.sample_rate_hz = 24_000
         answer.audio.data = SPEECH
-    # Every unit is a turn: while one is open, dropped units are not answered.
+    # Every speaking unit ends its turn: dropped units have no answer while a turn is open.
     answer.done.end = pb.UNIT_END_TURN if speaks else pb.UNIT_END_LISTEN
     answer.done.context_tokens = 168
     answer.done.usage.input_audio_tokens = 10
@@ -111,7 +111,7 @@ def generated(unit: int, speaks: bool) -> pb.GenerateResponse:
 
 
 def record(unit: int, end: pb.UnitEnd) -> pb.UnitRecord:
-    """Return the outcome of a unit, for a replay."""
+    """Return the record of a unit for a replay."""
     return pb.UnitRecord(
         end=end, sampled_ids=range(6), speech_codes=range(25), text_draws=6 * unit, speech_draws=25 * unit
     )

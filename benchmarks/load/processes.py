@@ -1,4 +1,4 @@
-"""Processes under test: started on a core of their own and measured from outside."""
+"""Processes under test: started on a given CPU, and measured from another process."""
 
 import os
 import subprocess
@@ -33,11 +33,11 @@ class Process:
 
     def cpu_s(self) -> float:
         """User and system time of all its threads so far, in seconds."""
-        # The clock of a process, as clock_getcpuclockid(3) makes it.
+        # The id of a process's CPU clock, as clock_getcpuclockid(3) computes it.
         return time.clock_gettime((~self.pid << 3) | 2)
 
     def thread_cpu_s(self, name: str) -> float:
-        """Return the CPU time of the threads with this system name."""
+        """Return the CPU time in seconds of the threads with the system name `name`."""
         tasks = [task for task in Path(f"/proc/{self.pid}/task").iterdir()]
         named = [task for task in tasks if (task / "comm").read_text().strip() == name]
         return sum(int((task / "schedstat").read_text().split()[0]) for task in named) / 1e9
@@ -58,7 +58,7 @@ class Process:
         self.input.flush()
 
     def ask(self) -> int:
-        """Return the number that it answers to a question mark."""
+        """Write `?` to its standard input and return the number that it answers."""
         self.say("?")
         return int(self.output.readline())
 
@@ -70,10 +70,10 @@ def running(
     variables: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
 ) -> Iterator[Process]:
-    """Run `python -m <arguments>`, pinned to `cpu`, or to none, until the block is left.
+    """Run `python -m <arguments>` for the duration of the block, pinned to `cpu` unless that is None.
 
-    `variables` are added to the environment; `log` takes its standard error, which otherwise is ours. The
-    program says `... ready on <address>` when it is.
+    `variables` are added to the environment. `log` receives the standard error; None leaves it unchanged. The
+    program must print `... ready on <address>`. Raises `SystemExit` if it ends before.
     """
     command = [sys.executable, "-m", *arguments]
     pipe = subprocess.PIPE
@@ -102,7 +102,7 @@ def running(
 
 @contextmanager
 def adapter(worker: str, *options: str, variables: Mapping[str, str] | None = None) -> Iterator[Process]:
-    """The adapter in front of `worker`, as the command line runs it."""
+    """Run `antiphon adapter` with the worker at `worker`, pinned to `TESTED_CPU`."""
     command = ("antiphon_command", "adapter", "--worker", worker, "--port", "0", "--log-level", "warning")
     with running(*command, *options, cpu=TESTED_CPU, variables=variables) as process:
         yield process

@@ -1,8 +1,8 @@
-"""A gRPC worker for load tests, without a model: it answers every unit at once, always in the same way.
+"""A gRPC worker for load tests, without a model: it answers every unit at once with fixed messages.
 
-Its server is that of `antiphon worker`, so what reaches an adapter comes as it does from one.
+Its server is that of `antiphon worker`, so an adapter receives the same HTTP/2 frames as from a real worker.
 
-`python -m benchmarks.load.worker [--listens | --listening-of-five N] [--obeys] [--slots N]`; prints `ready on
+`python -m benchmarks.load.worker [--listens | --listening-of-five N] [--obeys] [--slots N]` prints `ready on
 <address>`.
 """
 
@@ -29,7 +29,7 @@ WORKER_ID: Final = "bench"
 
 
 class Stream:
-    """One of the three calls of a session: `answer` writes the answers to each request."""
+    """The handler of one of the three calls of a session. `answer` is called with each request."""
 
     def __init__(self, call: Call, answer: Callable[[bytes], None]) -> None:
         self._call = call
@@ -42,20 +42,21 @@ class Stream:
         self._answer(data)
 
     def half_closed(self) -> None:
-        """End the call when the caller has."""
+        """End the call after the client's half-close."""
         self._call.end(grpc.StatusCode.OK)
 
     def given_up(self) -> None:
         """Release nothing: the call holds nothing."""
 
     def drained(self) -> None:
-        """Do nothing: every answer is written at once."""
+        """Do nothing: the worker never waits to write."""
 
 
 class Session:
-    """The three calls of one session. Answers units at once, automatic ones in one message on Generate.
+    """The three calls of one session. With `automatic_units`, a unit is answered in one message on Generate.
 
-    Units speak for a second each, except so many of five, and with `obeys` those with `force_listen`.
+    A unit has a second of speech, except `listening_of_five` of five units, and with `obeys` those with
+    `force_listen`.
     """
 
     def __init__(self, listening_of_five: int, obeys: bool) -> None:
@@ -100,8 +101,8 @@ class Session:
         self.calls[stream].write(answer.SerializeToString())
 
 
-class Answering:
-    """The answers of all sessions."""
+class Servicer:
+    """The handlers of the inference service, with the state of all sessions."""
 
     def __init__(self, slots: int, listening_of_five: int, obeys: bool) -> None:
         self._slots = slots
@@ -110,7 +111,7 @@ class Answering:
         self._sessions: dict[str, Session] = {}
 
     def methods(self) -> grpc.GenericRpcHandler:
-        """Return the handler of the service's calls."""
+        """Return the handlers of all calls for a gRPC server."""
         handlers: dict[str, Any] = {
             name: grpc.stream_stream_rpc_method_handler(partial(self._serve, name))
             for name in ("Prefill", "Generate", "Finalize")
@@ -123,7 +124,7 @@ class Answering:
         return grpc.method_handlers_generic_handler("antiphon.v1.InferenceService", handlers)
 
     async def _get_info(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
-        """Describe a worker that is ready."""
+        """Describe a ready worker with free slots."""
         return pb.GetInfoResponse(
             worker_id=WORKER_ID,
             model="bench",
@@ -149,7 +150,7 @@ class Answering:
 
 
 async def main() -> None:
-    """Serve until a signal."""
+    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=4096)
     parser.add_argument("--listen", metavar="HOST:PORT", help="instead of a Unix socket")
@@ -159,15 +160,15 @@ async def main() -> None:
     parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
     listening = 5 if arguments.listens else arguments.listening_of_five
-    answering = Answering(arguments.slots, listening, arguments.obeys)
+    servicer = Servicer(arguments.slots, listening, arguments.obeys)
     tls: Path | None = arguments.tls
     certificate = Certificate(tls / "cert.pem", tls / "key.pem") if tls is not None else None
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with tempfile.TemporaryDirectory() as folder:
         server = WorkerServer(
-            answering.methods(),
-            arguments.listen or f"unix:{folder}/worker.sock",  # as `antiphon serve` does it
+            servicer.methods(),
+            arguments.listen or f"unix:{folder}/worker.sock",  # like `antiphon serve`
             slots=arguments.slots,
             is_keyed=False,
             insecure_grpc=False,

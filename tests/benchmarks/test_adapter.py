@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.adapter import codec, live
-from benchmarks.adapter.cost import Chain
+from benchmarks.adapter.cost import ClosedLoop
 from benchmarks.adapter.resume import ResumingClient
 from benchmarks.load.client import converse, text_frame
 from benchmarks.load.crowd import Crowd
@@ -67,7 +67,7 @@ async def test_client_after_lost_connection_resumes_its_session() -> None:
             await until(lambda: client.tally.good == 1)
             for count in (2, 3):
                 client.cut()
-                await client.come_back()
+                await client.reconnect()
                 client.speak()
                 await until(lambda count=count: client.tally.good == count)  # type: ignore[misc]
             client.cut()
@@ -77,17 +77,17 @@ async def test_client_after_lost_connection_resumes_its_session() -> None:
 async def test_talker_distinguishes_answer_from_silence() -> None:
     engine = ScriptedEngine(listen(), *[speak("Hello")] * 6, slots=1)
     async with running_worker(engine, slots=1) as worker, running_adapter(worker.address) as stage:
-        talker = live.Talker("scripted")
-        await talker.connect(int(stage.address.rpartition(":")[2]))
-        assert talker.client is not None
+        caller = live.LiveClient("scripted")
+        await caller.connect(int(stage.address.rpartition(":")[2]))
+        assert caller.client is not None
         async with asyncio.timeout(PATIENCE_S):
-            talker.client.send(live.piece(1.1, 0.0))
-            assert not talker.speaks.is_set()
-            talker.client.send(live.piece(1.1, 0.0))
-            await talker.speaks.wait()
-        talker.client.transport.abort()
+            caller.client.send(live.piece(1.1, 0.0))
+            assert not caller.speaks.is_set()
+            caller.client.send(live.piece(1.1, 0.0))
+            await caller.speaks.wait()
+        caller.client.transport.abort()
 
-    assert talker.sound_at > 0
+    assert caller.sound_at > 0
 
 
 async def test_chain_keeps_a_server_busy() -> None:
@@ -100,12 +100,12 @@ async def test_chain_keeps_a_server_busy() -> None:
             writer.write(b"\x81\x7f" + len(SPEECH).to_bytes(8) + SPEECH + b"\x81\x08" + ANSWER)
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    chain = Chain()
-    await chain.connect(server.sockets[0].getsockname()[1], has_sessions=False)
-    await chain.run(0.1)
+    load = ClosedLoop()
+    await load.connect(server.sockets[0].getsockname()[1], has_sessions=False)
+    await load.run(0.1)
     server.close()
 
-    assert chain.answers > 0
+    assert load.answers > 0
 
 
 def test_report_lists_goals_and_writes_plain_json(tmp_path: Any) -> None:

@@ -1,1 +1,1 @@
-"""Many conversations on one worker, measured against its goals."""
+"""Performance of one worker with many concurrent conversations, against its goals."""

@@ -1,7 +1,7 @@
-"""Measures what one worker does for a crowd: `python -m benchmarks.crowd [--short] [name ...]`.
+"""Benchmarks of one worker with many sessions: `python -m benchmarks.crowd [--short] [name ...]`.
 
-Prints a table for each goal and writes it to `results/`; `--document` writes `docs/performance.md` too. Exit
-code 1 if a goal is missed.
+Each benchmark prints a table and writes it to `results/`; `--document` also writes `docs/performance.md`. The
+exit code is 1 if a goal is missed.
 """
 
 import argparse
@@ -22,7 +22,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.crowd", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help=f"which: {', '.join(NAMES)}")
+    parser.add_argument(
+        "names", nargs="*", choices=[*NAMES, []], help=f"benchmarks (default all): {', '.join(NAMES)}"
+    )
     parser.add_argument("--short", action="store_true", help="fewer and shorter windows")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
     arguments = parser.parse_args()

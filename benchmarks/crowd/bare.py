@@ -1,8 +1,8 @@
-"""The bare model loop: features, one prefill and the decode steps of a unit, with nothing around them.
+"""The bare model loop: features, one prefill and the decode steps of a unit, without engine and service.
 
-`python -m benchmarks.crowd.bare`; prints `ready on nowhere`. Each line on its standard input is a place in
-the cycle of workload W; the answer is the wall-clock microseconds of a unit there, to its first words or to
-the decision to listen.
+`python -m benchmarks.crowd.bare` prints `ready on nowhere`. Each line on its standard input is a position in
+the cycle of workload W. The answer is the wall time of the unit at this position in microseconds, to the end
+of its text or to the decision to listen.
 """
 
 import sys
@@ -22,7 +22,7 @@ from inference_service.families.warmup import warm_up
 
 
 class Loop:
-    """One conversation without a session."""
+    """One conversation on a runtime, without an engine session."""
 
     def __init__(self, runtime: DuplexRuntime) -> None:
         self._runtime = runtime
@@ -38,7 +38,7 @@ class Loop:
 
     @torch.inference_mode()
     def run(self, place: int) -> int:
-        """Run one unit and return its microseconds."""
+        """Run the unit at position `place` of the cycle; return its wall time in microseconds."""
         runtime, components, context = self._runtime, self._components, self._context
         self._unit += 1
         second = self._seconds[self._unit % len(self._seconds)]
@@ -68,7 +68,7 @@ class Loop:
 
 
 def main() -> None:
-    """Answer until its input ends."""
+    """Answer each line of standard input."""
     torch.set_num_threads(1)
     build = table.load(find("antiphon-mini"), torch.device("cpu"))
     warm_up(build(1))

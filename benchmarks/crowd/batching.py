@@ -1,4 +1,4 @@
-"""Cost E1: 16 concurrent sessions, relative to the same sessions one after another."""
+"""Goal E1 for cost: 16 sessions in one batch, relative to the same sessions in sequence."""
 
 import statistics
 import time
@@ -32,7 +32,7 @@ _SEED: Final = 1
 
 
 def larger() -> CausalCheckpoint:
-    """Return a model of eight layers of 512 with random weights, which never ends by itself."""
+    """Return a model of eight layers of width 512 with random weights and no end-of-sequence token."""
     torch.manual_seed(_SEED)
     config = Qwen3Config(
         vocab_size=8192,
@@ -49,8 +49,8 @@ def larger() -> CausalCheckpoint:
     return CausalCheckpoint("512 x 8", "qwen3", model, plain, None, frozenset(), _LIMIT, Sampling())
 
 
-class Crowd:
-    """A crowd of token streams on one runtime."""
+class TokenStreams:
+    """Sessions of token streams on one runtime."""
 
     def __init__(self, loaded: CausalCheckpoint, sessions: int) -> None:
         self._runtime = CausalRuntime(loaded, _LIMIT, sessions)
@@ -66,22 +66,22 @@ class Crowd:
 
     @torch.inference_mode()
     def run(self, sessions: int) -> float:
-        """Run one unit of the first `sessions` sessions at once; return the processor seconds of each.
+        """Run one unit of the first `sessions` sessions in a batch; return the CPU-seconds per session.
 
-        Raises `SystemExit` if one of them did not say all its tokens.
+        Raises `SystemExit` if a session did not generate all its tokens.
         """
         self._unit += 1
         chunk = StreamInput(tuple(range(HEARD)))
-        for session in (crowd := self._sessions[:sessions]):
+        for session in (batch := self._sessions[:sessions]):
             heard = session.preprocessor.prepare(chunk)
             session.queue.prefill(
                 QueuedUnit(self._unit, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
             )
         since = time.thread_time()
-        while self._tick.has_work(crowd):
-            self._tick.run(crowd)
+        while self._tick.has_work(batch):
+            self._tick.run(batch)
         spent = time.thread_time() - since
-        for session in crowd:
+        for session in batch:
             self._check(session)
             session.events.clear()
         return spent / sessions
@@ -89,14 +89,14 @@ class Crowd:
     def _check(self, session: Session[Any]) -> None:
         done = [event for event in session.events if isinstance(event, Done)]
         if [(it.unit, it.usage.output_text_tokens) for it in done] != [(self._unit, SAID)]:
-            raise SystemExit(f"{session.id} did not say its {SAID} tokens: {list(session.events)[-2:]}")
+            raise SystemExit(f"{session.id} did not generate its {SAID} tokens: {list(session.events)[-2:]}")
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the medians of several rounds, for one session alone and for each number of sessions in turn."""
+    """Return the medians of several rounds, with one session and with `SESSIONS` sessions in turn."""
     torch.set_num_threads(1)
     loaded = larger()
-    alone, together = Crowd(loaded, 1), Crowd(loaded, SESSIONS)
+    alone, together = TokenStreams(loaded, 1), TokenStreams(loaded, SESSIONS)
     rounds = [(alone.run(1), together.run(SESSIONS)) for _ in range(6 if is_short else 16)][1:]
     one, many = (statistics.median(times) * 1000 for times in zip(*rounds, strict=True))
     return Report(

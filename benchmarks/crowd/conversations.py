@@ -33,7 +33,10 @@ CONFIG.duplex.force_listen_count = 0
 
 @dataclass
 class Unit:
-    """A second of audio that was due at a monotonic time; its last message answers it."""
+    """A unit of one second of audio; times are monotonic seconds, NaN before the event.
+
+    `due` is the time to send it, `done` the time of the last message of its answer.
+    """
 
     due: float
     first: float = math.nan
@@ -44,20 +47,20 @@ class Unit:
 
     @property
     def is_late(self) -> bool:
-        """Whether its answer missed the deadline of one second, or never came."""
+        """Whether its answer missed the deadline of one second after `due`, or never came."""
         return not self.done - self.due <= UNIT_S
 
 
 @dataclass
 class Tally:
-    """All units of a crowd, and the worker's time for them."""
+    """The units of all sessions, and the worker's CPU time for them."""
 
     sessions: int
     units: list[Unit] = field(default_factory=list)
     spent: Spent = field(default_factory=lambda: Spent(0.0, 0.0, 0.0))
     seconds: float = 0.0
     ended: Counter[str] = field(default_factory=Counter)
-    """The sessions that ended early, by the reason."""
+    """The number of sessions that ended early, by the name of the exception."""
 
     @property
     def misses(self) -> float:
@@ -72,32 +75,32 @@ class Tally:
     def percentile_ms(self, share: float) -> float:
         """Return a percentile of the time from a unit's due time to its last message.
 
-        Infinite with too few answers.
+        It is infinite if too few units have an answer.
         """
         times = sorted(1000 * (unit.done - unit.due) for unit in self.units if not math.isnan(unit.done))
         at = int(share * len(self.units))
         return times[at] if at < len(times) else math.inf
 
     def ms_per_unit(self, seconds: float) -> float:
-        """Return the worker's time for each unit, in milliseconds."""
+        """Return `seconds` divided by the number of units, in milliseconds."""
         return 1000 * seconds / max(1, len(self.units))
 
 
 def seconds_of_speech() -> list[Samples]:
-    """Return the input audio: recordings, second by second, float32 [16000]."""
+    """Return the recordings as units of one second, float32 [16000] each."""
     joined = np.concatenate([read_wav(RECORDINGS / f"{name}.wav") for name in SAID])
     whole = len(joined) // INPUT_RATE_HZ * INPUT_RATE_HZ
     return list(joined[:whole].astype(np.float32).reshape(-1, INPUT_RATE_HZ))
 
 
 def spent(worker: Process) -> Spent:
-    """Return the worker's times so far."""
+    """Return the CPU times of a worker since its start."""
     worker.say("?")
     return Spent(**json.loads(worker.output.readline()))
 
 
 class Conversation:
-    """One session; `talk` sends a second each second, answered or not."""
+    """One session; `talk` sends a unit every second, whether or not the earlier ones are answered."""
 
     def __init__(self, number: int, phase: int, audio: Sequence[Samples]) -> None:
         self.units: list[Unit] = []
@@ -105,7 +108,7 @@ class Conversation:
         self._audio = audio
 
     async def talk(self, channel: grpc.aio.Channel, begin: float, units: int) -> None:
-        """Send `units` units, the first at the monotonic time `begin`. Raises the errors of the SDK."""
+        """Send `units` units, the first at the monotonic time `begin`. Raises errors of the SDK."""
         async with Session.open(channel, CONFIG, self._id) as session:
             listening = asyncio.create_task(self._listen(session))
             try:
@@ -141,7 +144,7 @@ class Conversation:
 
 
 async def hold(worker: Process, sessions: int, seed: int, warm_up: int, units: int) -> Tally:
-    """Hold conversations at random phases; the first `warm_up` units of each are not counted."""
+    """Hold conversations that begin at random positions of the cycle; `warm_up` seconds are not counted."""
     draw, audio = random.Random(seed), seconds_of_speech()
     talking = [Conversation(i, draw.randrange(workload.CYCLE), audio) for i in range(sessions)]
     begin = time.monotonic() + 0.5 + 0.02 * sessions

@@ -1,7 +1,7 @@
-"""The floor of a service: bare `grpc.aio` that answers the three streams of workload W with fixed messages.
+"""The floor of a service: plain `grpc.aio` that answers the streams of workload W with fixed messages.
 
-`python -m benchmarks.crowd.echo`; prints `ready on <address>`. Each line on its standard input is answered by
-its processor time, in the JSON of `benchmarks.crowd.worker`.
+`python -m benchmarks.crowd.echo` prints `ready on <address>`. It answers each line on its standard input with
+its CPU time, in the JSON of `benchmarks.crowd.worker`.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ _SESSIONS = 256
 
 
 class Echo(InferenceServiceServicer):
-    """A servicer that answers every message at once; `heard` gets the session and the number of each unit."""
+    """A servicer that answers every message at once. It calls `heard` with each unit's session and number."""
 
     def __init__(self, heard: Callable[[str, int], None]) -> None:
         self._heard = heard
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
-        """Do nothing: no client calls this."""
+        """Return only an id: no client calls this."""
         return pb.GetInfoResponse(worker_id="echo")
 
-    # The generated base class describes handlers that are generators; these read and write by their context.
+    # The generated base class expects generators; these handlers write to their context instead.
     async def Prefill(  # type: ignore[override]
         self, requests: AsyncIterator[pb.PrefillRequest], context: Any
     ) -> None:
@@ -62,7 +62,7 @@ class Echo(InferenceServiceServicer):
     async def Generate(  # type: ignore[override]
         self, requests: AsyncIterator[pb.GenerateRequest], context: Any
     ) -> None:
-        """Run units: the output comes in two messages, text and audio."""
+        """Answer each unit at once: a speaking one with two messages, text and audio."""
         await context.send_initial_metadata(_INITIAL)
         name = dict(context.invocation_metadata())[METADATA_SESSION_ID]
         async for request in requests:
@@ -84,7 +84,7 @@ class Echo(InferenceServiceServicer):
 
 
 def answer() -> None:
-    """Answer every line on standard input."""
+    """Answer every line on standard input with the CPU time of this process."""
     for _ in sys.stdin:
         print(json.dumps({"process": time.process_time(), "engine": 0.0, "model": 0.0}), flush=True)
 
@@ -94,7 +94,7 @@ def _ignore(name: str, unit: int) -> None:
 
 
 async def main(heard: Callable[[str, int], None] = _ignore, tell: Callable[[], None] = answer) -> None:
-    """Serve until a signal; `tell` answers the lines on standard input."""
+    """Serve until SIGTERM; `tell` answers the lines on standard input."""
     server = grpc_server.server(_SESSIONS)
     add_InferenceServiceServicer_to_server(Echo(heard), server)
     stopped = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Latency E3: the time of one session to the first event of an answer, relative to the bare model.
+"""Goal E3 for latency: the time to the first event of an answer in one session, relative to the bare model.
 
-A unit arrives when the worker has it. What the way there and back takes is told by bare streams that answer
-the same units at once, and is a column of its own.
+Plain gRPC streams that answer the same units at once measure the transport time, which has its own column.
+The goals subtract it.
 """
 
 import statistics
@@ -24,7 +24,7 @@ MOST: Final = 1.15
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the times of one session, of bare streams and of the bare loop, in turn on one processor."""
+    """Return the times of one session, of plain gRPC streams and of the bare loop, in turn on one CPU."""
     found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
     cycles = 2 if is_short else 6
     with (
@@ -69,7 +69,7 @@ async def measure(is_short: bool) -> Report:
 
 
 class _Talk:
-    """One session that sends its units one after the other."""
+    """One session that sends a unit after the end of the one before."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -80,7 +80,7 @@ class _Talk:
         """Send a unit, wait for its end, and return the seconds to its first event."""
         since, first, is_over = time.perf_counter(), 0.0, False
         unit = await self._session.send_unit(self._audio[number % len(self._audio)])
-        async for output in self._outputs:  # in any order, as they come on three streams
+        async for output in self._outputs:  # three streams: the order is not defined
             if not first and isinstance(output, Text | UnitDone) and output.unit == unit:
                 first = time.perf_counter() - since
             is_over |= isinstance(output, Finalized) and output.unit == unit

@@ -1,4 +1,4 @@
-"""Cost E4: a second of a session in small and large crowds, and in young and old sessions."""
+"""Goal E4 for cost: CPU time per second of a session, with few and many sessions, young and old ones."""
 
 from typing import Any, Final
 
@@ -9,15 +9,15 @@ from benchmarks.report import Goal, Report
 
 CROWDS: Final = (8, 16, 32, 64)
 OLD: Final = 8
-"""The number of cycles after which a session is old; its window has slid all the time."""
+"""The cycles after which a session is old; its window has slid many times."""
 YOUNG: Final = 2
-"""The number of cycles before the comparison: its context is full from then on."""
+"""The cycles after which a session is young: its context is full for the first time."""
 _AGED: Final = 8
 """The number of sessions in that comparison."""
 
 
 async def measure(is_short: bool) -> Report:
-    """Measure the worker's processor time for each unit."""
+    """Return the worker's CPU time per unit for each number of sessions and each age."""
     warm_up, units = (5, 10) if is_short else (20, CYCLE)
     rows: list[tuple[Any, ...]] = []
     costs: dict[Any, float] = {}

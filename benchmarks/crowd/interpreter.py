@@ -1,8 +1,8 @@
-"""Cost of gRPC streams for the engine's thread by contention for the GIL.
+"""Contention for the GIL between the engine's thread and gRPC streams of the same process.
 
-Streams in a process of their own show the cost of shared caches and memory. A thread with a processor of its
-own, and work, waits for the GIL alone. The clients share theirs with the streams, and give way to these: they
-would else stop whoever has the lock.
+Streams in another process show the cost of shared caches and memory without the GIL. The engine's thread has
+its own CPU, so it waits only for the GIL while it has work. The clients share a CPU with the streams and run
+at a lower priority: otherwise they would preempt the thread that holds the GIL.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from inference_service.media.pool import give_way
 
 STREAMS: Final = 64
 MOST: Final = 0.10
-"""The share of the engine's time above which it belongs into a process of its own."""
+"""The largest acceptable share of the engine's time; above it the engine needs its own process."""
 
 _ENDLESS: Final = 1_000_000
 _SETTLES_S: Final = 3.0
@@ -34,7 +34,7 @@ _LOOK_S: Final = 0.05
 
 
 async def measure(is_short: bool) -> Report:
-    """Measure a worker in real time; then ticks alone and beside streams, in turn."""
+    """Measure a worker in real time, then ticks without streams and with streams, in turn."""
     own, same = f"with {STREAMS} sessions in another process", f"with {STREAMS} sessions in the same process"
     found: dict[str, list[tuple[float, float]]] = {"alone": [], own: [], same: []}
     pinned = ("--engine-cpu", str(TESTED_CPU))
@@ -75,7 +75,7 @@ async def measure(is_short: bool) -> Report:
 
 
 async def _real_time(worker: Process, seconds: int) -> tuple[Any, ...]:
-    """Return the row of a worker."""
+    """Return the row of a worker in real time, measured for `seconds`."""
     async with _talking(worker) as talk:
         done, before = talk.done(), spent(worker)
         await asyncio.sleep(seconds)
@@ -86,7 +86,7 @@ async def _real_time(worker: Process, seconds: int) -> tuple[Any, ...]:
 
 
 async def _cycle(process: Process) -> tuple[float, float]:
-    """Return wall and processor seconds per unit, while every session goes through its whole cycle once."""
+    """Return the wall time and the CPU time per unit in seconds, over one whole cycle of every session."""
 
     def ask() -> list[float]:
         process.say("?")
@@ -109,11 +109,11 @@ class _Talk:
         self._all = [Conversation(i, self._draw.randrange(workload.CYCLE), audio) for i in range(STREAMS)]
 
     def done(self) -> int:
-        """The number of answered units."""
+        """Return the number of answered units."""
         return sum(not math.isnan(unit.done) for one in self._all for unit in one.units)
 
     async def run(self, process: Process) -> None:
-        """Talk until it is cancelled."""
+        """Hold the conversations until cancelled."""
         async with grpc.aio.insecure_channel(process.address, options=CLIENT_OPTIONS) as channel:
             async with asyncio.TaskGroup() as talking:
                 for one in self._all:
@@ -122,7 +122,7 @@ class _Talk:
 
 @asynccontextmanager
 async def _talking(process: Process) -> AsyncIterator[_Talk]:
-    """Yield conversations with these streams, which have begun when the block is entered."""
+    """Yield conversations with `process` that have been running for `_SETTLES_S`; end them with the block."""
     talk = _Talk()
     talking = asyncio.create_task(talk.run(process))
     try:

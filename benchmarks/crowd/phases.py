@@ -1,9 +1,9 @@
-"""Effect of equal phases: the seconds of all conversations begin at the same instant.
+"""Effect of equal phases: the units of all conversations begin at the same instant.
 
-It has no goal: units that begin together cost less, and spreading improves no session.
+There is no goal: units that begin together cost less, and spreading them improves no session.
 
-The engine alone, on a clock that goes by its thread's processor time: whatever else the machine does, the
-figures are those of a machine that does nothing else. A unit's audio is prepared on the same clock.
+The benchmark runs only the engine, on a clock of its thread's CPU time. Other load on the machine has no
+effect. The clock includes the preprocessing of a unit's audio.
 """
 
 import itertools
@@ -37,7 +37,7 @@ WARM_UP_S: Final = 5
 
 
 class Crowd:
-    """Conversations of workload W whose first seconds end at `offsets` of a second."""
+    """Conversations of workload W; session i sends its units at `offsets[i]` seconds within each second."""
 
     def __init__(self, sessions: int, seed: int, offsets: list[float]) -> None:
         runtime: Any = table.load(find("antiphon-mini"), torch.device("cpu"))(sessions)
@@ -62,7 +62,7 @@ class Crowd:
         return self._now + time.thread_time() - self._since
 
     def run(self, seconds: int) -> Tally:
-        """Return the units of `seconds` seconds, without those of the warm-up."""
+        """Run for `seconds` of simulated time; return the units after the warm-up."""
         spent = 0.0
         arrivals = self._arrivals(seconds)
         due, slot = next(arrivals)
@@ -106,14 +106,14 @@ class Crowd:
 
 @torch.inference_mode()
 def one(sessions: int, seconds: int, *, spread: bool) -> Tally:
-    """Return the result of a crowd whose seconds begin at random times, or all at once."""
+    """Run sessions whose units begin at random times if `spread`, otherwise all at the same time."""
     draw = random.Random(2)
     offsets = [draw.random() * UNIT_S if spread else 0.0 for _ in range(sessions)]
     return Crowd(sessions, 1, offsets).run(seconds)
 
 
 async def measure(is_short: bool) -> Report:
-    """Measure both in crowds of several sizes."""
+    """Return the table for several numbers of sessions."""
     torch.set_num_threads(1)
     rows: list[tuple[Any, ...]] = []
     for sessions in CROWDS[:2] if is_short else CROWDS:

@@ -1,6 +1,7 @@
-"""Capacity E1: the conversations of workload W that one worker on one processor carries in real time.
+"""Goal E1 for capacity: conversations of workload W in real time on one worker with one CPU.
 
-It listens with `--ear fast`: the recogniser is a process of its own, which needs part of a second processor.
+The worker runs with `--ear fast`. The default recogniser is a separate process that needs part of a second
+CPU.
 """
 
 import statistics
@@ -32,7 +33,7 @@ COLUMNS: Final = (
 
 
 def row(tally: Tally, seed: int) -> tuple[Any, ...]:
-    """Return a line of the table. Words and codes are means over spoken units."""
+    """Return a row of the table. Words and codes are means over the units with output."""
     spoken = tally.spoken
     return (
         tally.sessions,
@@ -51,9 +52,9 @@ def row(tally: Tally, seed: int) -> tuple[Any, ...]:
 
 
 async def measure(is_short: bool) -> Report:
-    """Measure a crowd of the goal's size.
+    """Measure `CARRIED` sessions.
 
-    The long version has five of them, and searches the largest crowd.
+    Without `is_short`, measure five seeds and search for the largest number of sessions within the goal.
     """
     warm_up, units = (5, 20) if is_short else (20, 40)
     rows, at_goal = [], []
@@ -83,7 +84,7 @@ async def measure(is_short: bool) -> Report:
 
 
 async def _most(misses: Any, held: bool) -> int:
-    """Return the largest crowd within the limits, by bisection."""
+    """Return the largest number of sessions within the goal, by bisection to within four."""
     low, high = (CARRIED, MOST) if held else (0, CARRIED)
     while high - low > 4:
         middle = (low + high) // 2

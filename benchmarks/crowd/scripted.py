@@ -1,4 +1,4 @@
-"""Sessions that say the text of workload W instead of the model's own."""
+"""Sessions whose output is the text of workload W instead of the model's own."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from inference_service.session.kinds.duplex_kind import DuplexKind
 
 
 def tokens(tokenizer: Tokenizer, place: int, step: int) -> int:
-    """Return the token of a step, from 0, of a unit at this place of its cycle."""
+    """Return the scripted token of decode step `step`, from 0, in the unit at `place` in its cycle."""
     special = tokenizer.special
     if not speaks(place):
         return special.listen
@@ -27,7 +27,7 @@ def tokens(tokenizer: Tokenizer, place: int, step: int) -> int:
 
 
 class ScriptedSession(DuplexSession):
-    """A session whose sampled tokens are replaced by the script's, and whose speech fills each second."""
+    """A session with the script's tokens in place of sampled ones, and a full second of speech per unit."""
 
     def _within_turn_bound(self, token: int) -> int:
         return tokens(self.tokenizer, place(self.id, self._run.number), self._run.steps)

@@ -1,4 +1,4 @@
-"""Overhead E5: the cost of a unit in the service without the model, relative to bare gRPC."""
+"""Goal E5 for overhead: CPU time of the service per unit without the model, relative to plain gRPC."""
 
 import statistics
 from typing import Any, Final
@@ -14,9 +14,9 @@ SERVICE: Final = "service: all but the engine's thread and audio features"
 
 
 async def measure(is_short: bool) -> Report:
-    """Measure crowds in real time against the worker and against bare streams, in turn.
+    """Measure sessions in real time on the worker and on plain gRPC streams, in turn.
 
-    The streams run with and without a model.
+    The streams run in a process with a model and in one without.
     """
     warm_up, units = (3, 10) if is_short else (10, 20)
     rounds: list[dict[str, float]] = []

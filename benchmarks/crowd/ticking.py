@@ -1,16 +1,16 @@
-"""An engine and bare gRPC streams in one process, those of `benchmarks.crowd.echo`.
+"""An engine and the plain gRPC streams of `benchmarks.crowd.echo` in one process.
 
-`python -m benchmarks.crowd.ticking [--paced] [--slots N] [--engine-cpu N]`; prints `ready on <address>` of
-the streams.
+`python -m benchmarks.crowd.ticking [--paced] [--slots N] [--engine-cpu N]` prints `ready on <address>` of the
+streams.
 
-Without a pause the engine ticks for conversations of its own, one unit after the other; its thread may have
-a processor of its own. Each line on standard input is answered by `seconds units processor`: what time it is
-less what other processes took of that processor, how many units of workload W the engine has done, and the
-processor time of its thread. It begins with the first line.
+Without `--paced`, the engine runs units of its own sessions without pauses, from the first line of standard
+input on. `--engine-cpu` pins its thread to a CPU. The process answers each line with three numbers: the
+monotonic time less the time that the engine's thread waited for a busy CPU, the number of units, and the CPU
+time of the engine's thread.
 
-Paced, it computes what a worker would for the units that come: hears them, decides, says what workload W
-says, though the streams answer at once. So these find the processor as a worker's find it, its caches full of
-weights. Lines are then answered as by `benchmarks.crowd.worker`.
+With `--paced`, the engine runs the units that the streams receive, with the output of workload W. The streams
+still answer at once. So they run with the CPU caches of a worker, which are full of weights. The process
+answers lines like `benchmarks.crowd.worker`.
 """
 
 import argparse
@@ -43,11 +43,11 @@ from inference_service.interface.setups import (
 from inference_service.session.base.session import QueuedUnit, Session
 
 SESSIONS: Final = 8
-"""The number of sessions that tick without a pause."""
+"""The number of sessions without pauses."""
 
 
 class Model:
-    """Sessions of a runtime without a caller."""
+    """A runtime with sessions that have no client."""
 
     def __init__(self, slots: int) -> None:
         torch.set_num_threads(1)
@@ -63,7 +63,7 @@ class Model:
         return self._tick.has_work(self.sessions.values())
 
     def open(self, name: str) -> None:
-        """Open a new session in the slot of its number, after the last one has left."""
+        """Open a session in the slot that its id names; end the earlier session of this slot."""
         slot = workload.number(name)
         if slot in self.sessions:
             self.sessions[slot].leave()
@@ -74,7 +74,7 @@ class Model:
         self._runtime.start(session)
 
     def queue(self, session: Session[Any], number: int) -> None:
-        """Queue a unit with all its orders."""
+        """Queue unit `number` with recorded audio, to be generated and finalized."""
         heard = session.preprocessor.prepare(UnitInput(self._audio[number % len(self._audio)]))
         unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
         session.queue.prefill(unit)
@@ -86,8 +86,8 @@ class Model:
             session.events.clear()
 
 
-class Endless:
-    """Conversations without pauses, on a processor of their own if one is given."""
+class UnpacedEngine:
+    """An engine that runs units without pauses, pinned to `cpu` if given."""
 
     def __init__(self, cpu: int | None) -> None:
         self._model = Model(SESSIONS)
@@ -115,8 +115,8 @@ class Endless:
             print(busy, sum(self._numbers), spent_by(thread), flush=True)
 
 
-class Paced:
-    """Conversations whose units come from outside."""
+class PacedEngine:
+    """An engine that runs the units passed to `hear`."""
 
     def __init__(self, slots: int) -> None:
         self._model = Model(slots)
@@ -144,7 +144,7 @@ class Paced:
             self._model.tick()
 
     def tell(self) -> None:
-        """Answer every line on standard input."""
+        """Answer every line on standard input with a `Spent` as JSON."""
         for _ in sys.stdin:
             engine = spent_by(self._thread)
             print(json.dumps(asdict(Spent(time.process_time(), engine, engine))), flush=True)
@@ -164,11 +164,11 @@ def main() -> None:
     parser.add_argument("--engine-cpu", type=int)
     arguments = parser.parse_args()
     if arguments.paced:
-        paced = Paced(arguments.slots)
+        paced = PacedEngine(arguments.slots)
         asyncio.run(echo.main(paced.hear, paced.tell))
     else:
-        asyncio.run(echo.main(tell=Endless(arguments.engine_cpu).tell))
-    os._exit(0)  # the engine's thread may be in the middle of a tick
+        asyncio.run(echo.main(tell=UnpacedEngine(arguments.engine_cpu).tell))
+    os._exit(0)  # the engine's thread never ends
 
 
 if __name__ == "__main__":

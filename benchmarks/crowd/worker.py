@@ -1,9 +1,9 @@
-"""The worker under test: `antiphon worker` with scripted words, which reports its times.
+"""The worker under test: `antiphon worker` with scripted output, which reports its CPU times.
 
 `python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--ear fast] [--free] [--unmetered]
-[--engine-cpu N]`; prints `ready on <address>`. With `--free` the model decides by itself; the engine's thread
-may have a processor of its own. Each line on its standard input is answered by a line of JSON, see `Spent`;
-not with `--unmetered`, where no clock is looked at for it.
+[--engine-cpu N]` prints `ready on <address>`. It answers each line on standard input with a `Spent` as JSON.
+With `--free` the output is the model's own. `--engine-cpu` pins the engine's thread to a CPU. `--unmetered`
+measures and answers nothing.
 """
 
 import argparse
@@ -39,22 +39,22 @@ _NOT_COMPUTING = ("open", "clear")
 
 @dataclass(frozen=True)
 class Spent:
-    """The processor seconds since the start."""
+    """Times since the start in seconds: CPU times, except `waited`."""
 
     process: float
     """The time of all threads."""
     engine: float
     """The time of the engine's thread."""
     model: float
-    """The part of it inside the runtime: forwards, embeddings, scores, speech, sound."""
+    """The part of `engine` in the runtime's methods: encoder, forwards, scoring, speech, vocoder."""
     features: float = 0.0
-    """The time to compute audio features, part of the model, in any thread."""
+    """The time to compute audio features, in any thread."""
     waited: float = 0.0
-    """The time in which the engine's thread had work and a processor, and did not run."""
+    """The wall time in which the engine's thread had work and a free CPU, but did not run."""
 
 
 class Meter:
-    """A meter of the processor time in a runtime's methods, which only the engine's thread calls."""
+    """A meter of the CPU time in a runtime's methods; only the engine's thread may call them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.seconds = 0.0
@@ -76,8 +76,8 @@ class Meter:
         return measured
 
 
-class Features:
-    """A meter of the processor time to compute audio features, in any thread."""
+class FeatureMeter:
+    """A meter of the CPU time to compute audio features, in any thread."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -93,7 +93,7 @@ class Features:
         setattr(MelStream, "feed", measured)  # noqa: B010 - a method is no variable to mypy
 
 
-class Idle:
+class IdleMeter:
     """A meter of the seconds in which the engine's thread waits for orders."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Idle:
 
 
 def pinned(thread: threading.Thread, cpu: int | None) -> threading.Thread:
-    """Pin a thread to a processor of its own, if one is given, and return it."""
+    """Pin a thread to `cpu` if given; return the thread."""
     if cpu is not None and thread.native_id is not None:
         os.sched_setaffinity(thread.native_id, {cpu})
     return thread
@@ -125,7 +125,7 @@ def waited_for_processor(thread: threading.Thread) -> float:
 
 
 def spent_by(thread: threading.Thread) -> float:
-    """Return the processor time of a thread."""
+    """Return the CPU time of a thread in seconds."""
     assert thread.ident is not None
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
@@ -136,20 +136,20 @@ def _engine_thread() -> threading.Thread:
 
 
 class Reporter:
-    """A reporter of the time spent."""
+    """A reporter that answers lines of standard input with a `Spent`."""
 
     def __init__(self) -> None:
         self.meter: Meter | None = None
-        self._features = Features()
-        self._idle = Idle()
+        self._features = FeatureMeter()
+        self._idle = IdleMeter()
         self._began = 0.0
 
     def begin(self) -> None:
-        """Prepare for the start of the engine's thread."""
+        """Store the start time; call it before the engine's thread starts."""
         self._began = time.monotonic()
 
     def listen(self) -> None:
-        """Answer every line on standard input, on a thread of its own."""
+        """Start a thread that answers every line on standard input."""
         threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
@@ -165,7 +165,7 @@ class Reporter:
 
 
 async def main() -> int:
-    """Serve until a signal."""
+    """Serve until a signal; return the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--model", default="antiphon-mini")

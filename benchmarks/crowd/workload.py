@@ -1,8 +1,8 @@
-"""Workload W: of every 40 seconds a session listens in 24 and speaks in 16, six words of text in each.
+"""Workload W: in cycles of 40 s, a session listens for 24 s and speaks for 16 s, six text tokens per unit.
 
-The text is scripted, so that every run holds the same conversation. The model still computes everything: it
-encodes each second, scores and samples each token before the script's replaces it, and generates the speech
-of the script.
+The text is scripted, so that every run contains the same conversation. The model encodes each unit, and
+scores and samples each token. Then the script's token replaces the sampled one, and the model generates the
+speech of the script.
 """
 
 from typing import Final
@@ -13,11 +13,11 @@ LISTENS: Final = 24
 SAYS: Final = 6
 """The number of text tokens of a speaking unit."""
 TEXT: Final = "so this is what it is"
-"""The words to say, repeated."""
+"""The text of a session, repeated."""
 
 
 def name(phase: int, number: int) -> str:
-    """Id of a session that begins `phase` units into a cycle."""
+    """Return the id of session `number`, which begins `phase` units into a cycle."""
     return f"w-{phase}-{number}"
 
 
@@ -27,10 +27,10 @@ def number(session_id: str) -> int:
 
 
 def place(session_id: str, unit: int) -> int:
-    """Return where in its cycle a unit is, from 0. Units count from 1."""
+    """Return the position of a unit in its session's cycle, from 0. Units count from 1."""
     return (int(session_id.split("-")[1]) + unit - 1) % CYCLE
 
 
 def speaks(place: int) -> bool:
-    """Return whether a session speaks at this place of its cycle."""
+    """Return whether a session speaks at position `place` of its cycle."""
     return place >= LISTENS

@@ -1,1 +1,1 @@
-"""Crowds of MiniCPM-o on assumed GPUs: ticks, pages and admission of the worker under a simulated clock."""
+"""Simulation of a worker with MiniCPM-o on assumed GPUs: ticks, pages and admission on a simulated clock."""

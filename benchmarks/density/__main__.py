@@ -1,4 +1,4 @@
-"""Simulates crowds of MiniCPM-o 4.5 on assumed GPUs: `python -m benchmarks.density [--short]`.
+"""Simulation of MiniCPM-o 4.5 on assumed GPUs: `python -m benchmarks.density [--short]`.
 
 Nothing is measured. Tick, scheduler, page pools, slots and admission are those of a worker. Workload W runs
 under a simulated clock. The time of each step of the model is computed from a data sheet and assumptions.
@@ -28,7 +28,7 @@ SEEDS: Final = 3
 
 
 def main() -> int:
-    """Simulate the crowds, print the table and write it."""
+    """Simulate, print the table, and write it if there are no options."""
     given = _parser().parse_args()
     torch.set_num_threads(1)
     assumed = Assumptions(**{it.name: getattr(given, it.name) for it in fields(Assumptions)})
@@ -63,13 +63,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.density", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parser.add_argument("--short", action="store_true", help="one card, three crowds; writes nothing")
-    parser.add_argument("--cards", nargs="+", choices=CARDS, help="cards; all if left out")
-    parser.add_argument("--sessions", nargs="+", type=int, metavar="N", help="callers of each crowd")
-    parser.add_argument("--slots", type=int, help="slots of a worker; as many as fit if left out")
-    parser.add_argument("--seconds", type=float, default=Plan.seconds, help="time in which units count")
+    parser.add_argument(
+        "--short", action="store_true", help="one card, three numbers of callers; writes no results"
+    )
+    parser.add_argument("--cards", nargs="+", choices=CARDS, help="cards (default all)")
+    parser.add_argument("--sessions", nargs="+", type=int, metavar="N", help="callers of each simulation")
+    parser.add_argument(
+        "--slots", type=int, help="slots of the worker in the last row of each card (default: as many as fit)"
+    )
+    parser.add_argument("--seconds", type=float, default=Plan.seconds, help="measured seconds")
     parser.add_argument("--every", type=float, default=Plan.every_s, help="seconds between two callers")
-    parser.add_argument("--runs", type=int, default=SEEDS, help="runs of each crowd, with other phases")
+    parser.add_argument("--runs", type=int, default=SEEDS, help="runs of each simulation, with other phases")
     parser.add_argument("--video", action="store_true", help="a frame of one slice in each unit")
     parser.add_argument("--context-limit", type=int, default=Plan.context_limit)
     parser.add_argument("--vocoder-dtype", default="float32", choices=["float32", "bfloat16"])
@@ -81,8 +85,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def plans(plan: Plan, cost: CardCost, sessions: Sequence[int], slots: int | None) -> Iterator[Plan]:
-    """Yield crowds with a slot for each caller, the largest of them with admission too; then that at a worker
-    with as many slots as memory holds."""
+    """Yield a plan for each number of callers, with a slot for each caller and without admission control.
+
+    Then yield the largest number of callers with admission control: with a slot for each caller, and with
+    `slots` slots, by default as many as memory holds.
+    """
     for count in sessions:
         yield replace(plan, sessions=count, slots=count, admits=False)
     most = max(sessions)

@@ -1,4 +1,4 @@
-"""Data sheets of GPUs, and assumptions about all of them."""
+"""Data sheets of GPUs, and assumptions that hold for all of them."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -8,11 +8,11 @@ GIB: Final = 2**30
 
 @dataclass(frozen=True)
 class Card:
-    """The data sheet of a GPU."""
+    """The data sheet of a GPU; rates are per second."""
 
     name: str
     free_gib: float
-    """Memory that is free for a worker."""
+    """Free memory for a worker, weights included."""
     bytes_per_s: float
     flops_16: float
     """Dense bfloat16."""
@@ -21,7 +21,7 @@ class Card:
 
     @property
     def free_bytes(self) -> int:
-        """Memory that is free for a worker."""
+        """`free_gib` in bytes."""
         return round(self.free_gib * GIB)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ def _assumed(value: float, meaning: str) -> Any:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Numbers that no data sheet and no count gives; each is an option of the command."""
+    """Numbers that are neither in a data sheet nor counted; each is an option of the command."""
 
     share_of_bandwidth: float = _assumed(0.6, "share of the bandwidth that is reached")
     share_of_flops: float = _assumed(0.3, "share of the FLOP/s that is reached")
@@ -67,5 +67,5 @@ class Assumptions:
     )
 
     def lines(self) -> list[str]:
-        """Return one line for each number."""
+        """Return a line of text for each number."""
         return [f"{it.name} {getattr(self, it.name):g}: {it.metadata['meaning']}" for it in fields(self)]

@@ -1,7 +1,6 @@
 """Seconds of each step of a tick on a GPU: a sum of parts that do not overlap.
 
-Operators and kernels are those that `tests/inference_service/device/test_launches.py` counts, see
-`docs/gpu.md`.
+`tests/inference_service/device/test_launches.py` counts the operators and kernels; `docs/gpu.md` lists them.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ TICK_LAUNCHES: Final = 43
 CODES_LAUNCHES: Final = 60
 SOUND_LAUNCHES: Final = 7
 LAST_LAUNCHES: Final = 4472
-"""Operators of the last chunks of a turn: half of its work is not captured."""
+"""Operators of the vocoder for the last second of a turn: half of them are not in a captured region."""
 SOUND_KERNELS: Final = 4463
 EAR_LAUNCHES: Final = 10
 EAR_KERNELS: Final = 468
@@ -30,11 +29,11 @@ EAR_ROWS: Final = 52
 PATCHES: Final = 1024
 """Patches of a slice of a picture."""
 FLOWS: Final = 2
-"""The guided and the unguided one."""
+"""Passes per flow step: one with and one without guidance."""
 
 
 class Span(NamedTuple):
-    """Rows of one session in a forward, and of its context, these included."""
+    """One session in a forward: its new rows, and the rows of its context with them."""
 
     rows: int
     context: int
@@ -44,19 +43,19 @@ class Cost(Protocol):
     """Seconds of the steps of a tick."""
 
     def hear(self, streams: int) -> float:
-        """Return the time in which the ear processes a second of each stream."""
+        """Return the time in which the audio encoder processes a second of each of `streams` streams."""
 
     def see(self, slices: int) -> float:
-        """Return the time in which the eye sees so many slices."""
+        """Return the time in which the vision encoder processes `slices` slices."""
 
     def forward(self, spans: Sequence[Span]) -> float:
-        """Return the time of a forward of the language model and of the draws behind it."""
+        """Return the time of a forward of the language model and of the sampling after it."""
 
     def codes(self, spans: Sequence[Span]) -> float:
-        """Return the time in which the speech head generates a second of each session."""
+        """Return the time in which the speech head generates a second of codes for each session."""
 
     def sound(self, voices: int, *, ends_turn: bool) -> float:
-        """Return the time in which the vocoder makes a second of sound of so many voices."""
+        """Return the time in which the vocoder generates a second of audio for each of `voices` sessions."""
 
 
 @dataclass(frozen=True)

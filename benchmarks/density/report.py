@@ -1,4 +1,4 @@
-"""The table of simulated crowds, with all assumptions."""
+"""The table of the simulations, with all assumptions."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -21,7 +21,7 @@ from benchmarks.report import Report
 from inference_service.engine.batch.scheduler import UNIT_S
 
 MOST_LATE: Final = 1.0
-"""Per cent of the units of a crowd that is in time."""
+"""The percentage of late units below which a run is in time."""
 COLUMNS: Final = (
     "card",
     "callers",
@@ -44,7 +44,7 @@ COLUMNS: Final = (
 
 
 class Row(NamedTuple):
-    """A crowd, in the order of `COLUMNS`: medians of its runs, or the worst of them."""
+    """One plan, in the order of `COLUMNS`: the median or the worst of its runs."""
 
     card: str
     callers: int
@@ -59,7 +59,7 @@ class Row(NamedTuple):
     p50_ms: float
     p99_ms: float
     least_slack_ms: float
-    """Least slack of the units that were answered."""
+    """The least slack of the answered units."""
     fairness: float
     tick_ms: float
     busy: float
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 
 def row(card: Card, outcomes: Sequence[Outcome]) -> Row:
-    """Return the line of a crowd, from its runs."""
+    """Return the row of a plan from its runs."""
 
     def middle(figure: Callable[[Outcome], float]) -> float:
         return median(map(figure, outcomes))
@@ -95,7 +95,7 @@ def row(card: Card, outcomes: Sequence[Outcome]) -> Row:
 
 
 def most_in_time(rows: Sequence[Row], card: Card) -> int:
-    """Return the callers of the largest crowd without admission that was in time in every run, or 0."""
+    """Return the most callers without admission control that were in time in every run, or 0."""
     crowds = (it for it in rows if it.card == card.name and it.admission == "off")
     return max((it.callers for it in crowds if it.late_in_worst_run < MOST_LATE), default=0)
 
@@ -108,7 +108,7 @@ def report(
     vocoder_dtype: str,
     runs: int,
 ) -> Report:
-    """Return the table with all that was assumed."""
+    """Return the table with all assumptions."""
     part = weights()
     in_time = ", ".join(f"{card.name} {most_in_time(rows, card)}" for card in cards)
     return Report(

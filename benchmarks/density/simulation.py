@@ -1,7 +1,7 @@
-"""A discrete-event simulation of one worker: callers ask, units come, and ticks follow one another.
+"""A discrete-event simulation of one worker: callers request sessions, units arrive, and ticks run.
 
-Tick, scheduler, sessions, page pools, slots and admission are the worker's own. Only the clock and the parts
-of the model are not.
+Tick, scheduler, sessions, page pools, slots and admission are those of the worker. Only the clock and the
+parts of the model are simulated.
 """
 
 import random
@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.crowd import workload
 from benchmarks.density.cost import Cost
-from benchmarks.density.crowd import IN_FLIGHT, Agenda, Caller, callers
+from benchmarks.density.crowd import IN_FLIGHT, Caller, EventQueue, callers
 from benchmarks.density.stand_ins import Clock, TimedRuntime
 from benchmarks.full_size.sizes import FULL
 from benchmarks.gpu_crowd import model
@@ -41,24 +41,24 @@ from inference_service.session.kinds.duplex import PreparedInput
 from inference_service.session.slots import SlotTable
 
 SETTLING_S: Final = 5.0
-"""The seconds between the last caller and the first unit that counts."""
+"""The seconds between the last caller and the measured period."""
 LEAST_TICK_S: Final = 1e-4
-"""Time of a turn of the engine's loop in which nothing is computed."""
+"""Time that each iteration of the engine's loop takes in addition to the computation."""
 _UNHEARD: Final = torch.zeros(1, 1)
 _FRAME: Final = View((None,))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Configure a simulated crowd and its worker."""
+    """The callers and the worker of a simulation."""
 
     sessions: int
-    """Callers that ask for a session, one after another."""
+    """Callers that request a session, one after another."""
     slots: int
     admits: bool = True
-    """Whether the worker refuses sessions that would make units late."""
+    """Whether the worker has admission control: it rejects sessions that would make units late."""
     seconds: float = float(workload.CYCLE)
-    """Time in which units count."""
+    """Length of the measured period."""
     every_s: float = 0.25
     """Time between two callers."""
     sees: bool = False
@@ -70,22 +70,22 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Hold the results of a simulated crowd."""
+    """The results of a simulation."""
 
     plan: Plan
     refused_slots: int = 0
     """The number of callers without a free slot."""
     refused_time: int = 0
-    """The number of callers that admission refused for lack of time."""
+    """The number of callers that admission control rejected for lack of time."""
     admitted: list[Caller] = field(default_factory=list)
     ticks: list[float] = field(default_factory=list)
-    """Lengths of the ticks while units counted."""
+    """Lengths of the ticks in the measured period, in seconds."""
     pages: int = 0
     """Pages of the language model's cache."""
     most_pages: int = 0
-    """Pages in use at once."""
+    """The largest number of pages in use."""
     pages_left: int = 0
-    """Pages in use once all sessions are over."""
+    """Pages in use after the end of all sessions."""
 
     @property
     def latencies(self) -> list[float]:
@@ -94,17 +94,17 @@ class Outcome:
 
     @property
     def late(self) -> float:
-        """Share of units that were answered late or not at all."""
+        """The share of measured units with a late answer or none."""
         return sum(it.late for it in self.admitted) / max(1, sum(it.units for it in self.admitted))
 
     @property
     def latest(self) -> float:
-        """The same percentile of the session with the worst latencies."""
+        """The largest such share of one session."""
         return max((it.late / max(1, it.units) for it in self.admitted), default=0.0)
 
     @property
     def fairness(self) -> float:
-        """Jain's index of the sessions' mean latencies: 1 if all are equal, 1/n if one has them all."""
+        """Jain's fairness index of the mean latencies of sessions: 1 if they are equal, 1/n at worst."""
         means = [it.mean_s for it in self.admitted]
         squares = len(means) * sum(it * it for it in means)
         return sum(means) ** 2 / squares if squares else 1.0
@@ -121,20 +121,20 @@ class Outcome:
 
 
 def components(context_limit: int) -> DuplexComponents:
-    """Return a small model, of which only the bookkeeping is used."""
+    """Return a small model; the simulation uses only its bookkeeping."""
     made = model.components(model.small(), torch.device("cpu"), torch.float32, context_limit)
     return replace(made, slice_tokens=FULL.config.vision.queries)
 
 
 @torch.inference_mode()
 def simulate(parts: DuplexComponents, cost: Cost, plan: Plan) -> Outcome:
-    """Simulate a crowd at a worker whose steps take the times of `cost`."""
+    """Simulate `plan` on a worker whose steps take the times of `cost`."""
     return _Simulation(parts, cost, plan).run()
 
 
 class _Simulation:
     def __init__(self, parts: DuplexComponents, cost: Cost, plan: Plan) -> None:
-        self._plan, self._clock, self._agenda = plan, Clock(), Agenda()
+        self._plan, self._clock, self._events = plan, Clock(), EventQueue()
         self._runtime = TimedRuntime(parts, max(1, plan.slots), self._clock, cost)
         self._tick = Tick(self._runtime, clock=self._clock)
         self._slots = SlotTable(plan.slots)
@@ -152,14 +152,14 @@ class _Simulation:
     def run(self) -> Outcome:
         for number, caller in enumerate(callers(self._plan.sessions, self._draw)):
             at = (number + self._draw.random()) * self._plan.every_s
-            self._agenda.add(at, lambda now, caller=caller: self._ask(caller))  # type: ignore[misc]
+            self._events.add(at, lambda now, caller=caller: self._ask(caller))  # type: ignore[misc]
         sessions = self._sessions.values()
         while self._clock.now < self._watched_to + IN_FLIGHT * UNIT_S:
             self._follow()
             if not self._tick.has_work(sessions):
-                if self._agenda.next_at == float("inf"):
+                if self._events.next_at == float("inf"):
                     break
-                self._clock.now = max(self._clock.now, self._agenda.next_at)
+                self._clock.now = max(self._clock.now, self._events.next_at)
                 continue
             self._turn(sessions)
         for slot, caller in self._callers.items():
@@ -170,7 +170,7 @@ class _Simulation:
         return self._outcome
 
     def _turn(self, sessions: Iterable[Session[Any]]) -> None:
-        """Run one turn of the engine's loop, and hand out what came of it."""
+        """Run one iteration of the engine's loop and deliver its events."""
         began = self._clock.now
         ticked = self._tick.run(self._sessions.values(), self._follow)
         if ticked:
@@ -185,10 +185,10 @@ class _Simulation:
                 self._tell(session)
 
     def _follow(self) -> None:
-        self._agenda.run_until(self._clock.now)
+        self._events.run_until(self._clock.now)
 
     def _ask(self, caller: Caller) -> None:
-        """Ask for a session, as the worker's servicer decides it."""
+        """Request a session, with the checks of the worker's servicer."""
         if not self._admission.has_time():
             self._outcome.refused_time += 1
             return
@@ -216,8 +216,8 @@ class _Simulation:
         if due >= self._watched_to:
             return
         delay = abs(self._draw.gauss(0.0, self._plan.jitter_s)) if self._plan.jitter_s else 0.0
-        self._agenda.add(due + delay, lambda at: self._arrive(caller, at))
-        self._agenda.add(due + UNIT_S, lambda at: self._send(caller, at))
+        self._events.add(due + delay, lambda at: self._arrive(caller, at))
+        self._events.add(due + UNIT_S, lambda at: self._send(caller, at))
 
     def _arrive(self, caller: Caller, at: float) -> None:
         counts = at >= self._watched_from
@@ -235,7 +235,7 @@ class _Simulation:
         caller.session.queue.prefill(unit)
 
     def _miss(self, caller: Caller, until: float) -> None:
-        """Count the seconds of a caller whose session has not begun until then."""
+        """Count the measured units of a caller whose session had not begun at `until`."""
         caller.dropped += max(0, int(min(until, self._watched_to) - self._watched_from))
 
     def _tell(self, session: Session[Any]) -> None:
@@ -245,7 +245,7 @@ class _Simulation:
                 case Ready():
                     caller.has_begun = True
                     self._miss(caller, now)
-                    self._agenda.add(now + self._draw.random() * UNIT_S, lambda at: self._send(caller, at))
+                    self._events.add(now + self._draw.random() * UNIT_S, lambda at: self._send(caller, at))
                 case Done():
                     latency = now - caller.sent.pop(event.unit)
                     self._admission.answered((now, latency / UNIT_S))

@@ -1,4 +1,4 @@
-"""Parts of a model that compute nothing: each takes the time that it would take on a GPU, by a clock."""
+"""Fake parts of a model: they compute nothing, and advance a clock by their time on a GPU."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from inference_service.session.kinds.components import DuplexComponents, Sound, 
 
 
 class Clock:
-    """A clock whose time advances only when a step takes it."""
+    """A clock that only `spend` advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,18 +28,18 @@ class Clock:
         return self.now
 
     def spend(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Advance the clock by `seconds`."""
         self.now += seconds
 
 
 @dataclass(frozen=True)
 class Ear:
-    """An ear that takes the time of the real one and hears nothing."""
+    """An audio encoder that takes the time of the real one and returns zeros."""
 
     clock: Clock
     cost: Cost
     unheard: Tensor
-    """Embeddings of a second, [n, hidden]."""
+    """The embeddings of a second, zeros [n, hidden]."""
 
     def initial_state(self) -> None:
         pass
@@ -49,7 +49,7 @@ class Ear:
         return [self.unheard] * len(heard), states
 
     def listen(self, sound: Sound, state: Any) -> tuple[Tensor, Any]:
-        raise NotImplementedError("No session of the simulation brings a voice.")
+        raise NotImplementedError("The simulation has no sessions with their own voice.")
 
     def capture(self, streams: int) -> None:
         pass
@@ -57,12 +57,12 @@ class Ear:
 
 @dataclass(frozen=True)
 class Eye:
-    """An eye that takes the time of the real one and sees nothing."""
+    """A vision encoder that takes the time of the real one and returns zeros."""
 
     clock: Clock
     cost: Cost
     unseen: Tensor
-    """Embeddings of a slice, [queries, hidden]."""
+    """The embeddings of a slice, zeros [queries, hidden]."""
 
     def see(self, slices: list[Any]) -> list[Tensor]:
         self.clock.spend(self.cost.see(len(slices)))
@@ -70,7 +70,7 @@ class Eye:
 
 
 class Voice:
-    """The state of a voice that says nothing."""
+    """The empty state of a session in the vocoder."""
 
     def reset(self) -> None:
         pass
@@ -81,7 +81,7 @@ class Voice:
 
 @dataclass(frozen=True)
 class Mouth:
-    """A vocoder that takes the time of the real one and makes silence."""
+    """A vocoder that takes the time of the real one and returns silence."""
 
     clock: Clock
     cost: Cost
@@ -102,7 +102,7 @@ class Mouth:
 
 
 class TimedSpeaker(Speaker):
-    """A speech head that repeats one code, a second of it in each step, in pages of its cache."""
+    """A speech head that generates a second of code 0 in each step, and reserves the pages for it."""
 
     clock: Clock
     cost: Cost
@@ -121,7 +121,7 @@ class TimedSpeaker(Speaker):
 
 
 class TimedRuntime(DuplexRuntime):
-    """A runtime with the sessions, pages and stages of the engine, whose forwards only take time."""
+    """A runtime with real sessions and page pools, whose forwards only advance the clock."""
 
     def __init__(self, components: DuplexComponents, slots: int, clock: Clock, cost: Cost) -> None:
         """`components` are those of any small model on the CPU."""
@@ -160,4 +160,4 @@ class TimedRuntime(DuplexRuntime):
         return [self._nothing] * len(segments)
 
     def choose(self, hidden: list[Tensor], draws: list[Draw]) -> list[int | None]:
-        return [self._listen] * len(draws)  # the script says something else
+        return [self._listen] * len(draws)  # the script replaces these tokens

@@ -1,4 +1,4 @@
-"""Parameters of MiniCPM-o 4.5 and bytes of its sessions, from the published sizes; nothing is loaded."""
+"""Parameters of MiniCPM-o 4.5 and memory of its sessions, from the published sizes; nothing is loaded."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +28,7 @@ DTYPE: Final = torch.bfloat16
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters that a step of each part reads, tables of embeddings aside, and bytes of states."""
+    """Parameters that a step of each part reads, without embedding tables, and bytes of states."""
 
     language: int
     ear: int
@@ -46,7 +46,7 @@ class Weights:
 
 @cache
 def weights() -> Weights:
-    """Count the weights of the published sizes."""
+    """Return the counts for the published sizes."""
     config = FULL.config
     model = MiniCPMO.hollow(config, speech=True)
     assert model.tts is not None
@@ -69,7 +69,7 @@ def weights() -> Weights:
 
 
 def _count(*modules: nn.Module) -> int:
-    """Return parameters outside tables of embeddings, of which a forward reads single rows."""
+    """Return the number of parameters without embedding tables: a forward reads few rows of these."""
     inner = [it for module in modules for it in module.modules() if not isinstance(it, nn.Embedding)]
     return sum(it.numel() for module in inner for it in module.parameters(recurse=False))
 
@@ -83,13 +83,13 @@ def footprint(context_limit: int, vocoder_dtype: str) -> Footprint:
 
 
 def slots_of(card: Card, context_limit: int, vocoder_dtype: str) -> int:
-    """Return how many sessions fit beside the weights into what is free, as `antiphon check-config` does."""
+    """Return how many sessions fit into memory with the weights, as `antiphon check-config` counts."""
     needed = footprint(context_limit, vocoder_dtype)
     return needed.slots_within(card.free_bytes - sum(needed.weights.values()))
 
 
 @cache
 def voice_bytes(vocoder_dtype: str) -> int:
-    """Return what the vocoder keeps of one stream in a voice of the longest recording."""
+    """Return the bytes of the vocoder's state for a session whose voice has the longest recording."""
     dtype: torch.dtype = getattr(torch, vocoder_dtype)
     return stream_bytes(FULL.vocoder, LONGEST_FRAMES, steps=DEFAULT_STEPS, dtype=dtype, cache_dtype=dtype)

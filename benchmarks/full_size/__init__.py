@@ -1,1 +1,1 @@
-"""MiniCPM-o 4.5 at its published size: a checkpoint of random weights, and a worker that serves it here."""
+"""MiniCPM-o 4.5 at its published size: a checkpoint of random weights, and a worker that serves it."""

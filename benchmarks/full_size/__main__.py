@@ -1,13 +1,12 @@
-"""Serves MiniCPM-o 4.5 at full size: `python -m benchmarks.full_size FOLDER [--size full] [--device cpu]`.
+"""Test of MiniCPM-o 4.5 at full size: `python -m benchmarks.full_size FOLDER [--size full] [--device cpu]`.
 
-Writes a checkpoint of random weights in the published layout into FOLDER, or what is still missing there.
+The command writes a checkpoint of random weights in the published layout into FOLDER, or its missing files.
 Then `antiphon worker --dtype bfloat16 --kernels off` serves it on the device, and answers a listening unit, a
-speaking unit and a chat with a picture. Prints the time of each. On the CPU it holds the most memory that the
-worker had against what `antiphon check-config` tells; on another device it prints the most memory of the
-host alone.
+speaking unit and a chat with a picture. The command prints the time of each, and the peak host memory of the
+worker. On the CPU it compares this memory with the prediction of `antiphon check-config`.
 
-Exit code 0; 1 if an answer is wrong or, on the CPU, memory differs by more than 5 % (10 % at a tenth); 2 if
-the folder cannot be written or the worker does not start.
+The exit code is 1 if an answer is wrong or, on the CPU, memory differs by more than 5 % (10 % at a tenth). It
+is 2 if the folder cannot be written or the worker does not start.
 """
 
 import argparse
@@ -37,7 +36,7 @@ CPU: Final = torch.device("cpu")
 def main() -> int:
     """Write the model, serve it and measure it; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path, help="of the checkpoint")
+    parser.add_argument("folder", type=Path, help="folder of the checkpoint")
     parser.add_argument("--size", default="full", choices=SIZES, help="full needs 19.5 GB of disk")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default cpu)")
     parser.add_argument("--write-only", action="store_true", help="do not serve it")
@@ -60,37 +59,39 @@ def main() -> int:
 
 
 def _serve(folder: Path, size: str, device: str, began: float) -> int:
-    told = told_bytes(folder) if device == "cpu" else None
-    if told is not None:
-        _say(began, f"check-config tells {gib(told)}")
+    predicted = predicted_bytes(folder) if device == "cpu" else None
+    if predicted is not None:
+        _say(began, f"check-config predicts {gib(predicted)}")
     with serving(folder, device) as worker:
         _say(began, "the worker is ready")
         answers = asyncio.run(
             converse(worker.address, PATIENCE_S, lambda it: _say(began, f"{it.asked} was answered"))
         )
         peak = worker.peak()
-    print(report(SIZES[size].name, device, answers, peak, told))
-    return 0 if told is None or abs(peak.resident / told - 1) <= SIZES[size].tolerance else 1
+    print(report(SIZES[size].name, device, answers, peak, predicted))
+    return 0 if predicted is None or abs(peak.resident / predicted - 1) <= SIZES[size].tolerance else 1
 
 
-def told_bytes(folder: Path) -> int:
-    """Return what `antiphon check-config` tells for such a worker: the model, a session, the process."""
+def predicted_bytes(folder: Path) -> int:
+    """Return the bytes that `antiphon check-config` predicts for the worker: model, one session, process."""
     torch.set_num_threads(1)
     selection.select("off")
     footprint = table.footprint(folder, CPU, CONTEXT_LIMIT, "bfloat16")
     return footprint.total(1) + (held_bytes(CPU) or 0)
 
 
-def report(name: str, device: str, answers: list[Answer], peak: Peak, told: int | None) -> str:
-    """Return the table; the host's memory by `check-config` is known on the CPU alone."""
+def report(name: str, device: str, answers: list[Answer], peak: Peak, predicted: int | None) -> str:
+    """Return the table; `predicted` bytes are known only on the CPU."""
     lines = [f"{name}, bfloat16, on {device}, one thread, kernels off", ""]
     lines += [f"| {'asked for':<22} | seconds | characters | samples |", "|---|---:|---:|---:|"]
     lines += [
         f"| {it.asked:<22} | {it.seconds:7.1f} | {len(it.text):10} | {it.samples:7} |" for it in answers
     ]
-    compared = f"; told: {gib(told)} ({peak.resident / told - 1:+.1%})" if told is not None else ""
+    compared = ""
+    if predicted is not None:
+        compared = f"; predicted: {gib(predicted)} ({peak.resident / predicted - 1:+.1%})"
     lines += ["", f"Most memory of the host: {gib(peak.resident)}{compared}."]
-    lines += [f"At the end: {gib(peak.mapped)} mapped from files, {gib(peak.anonymous)} of its own."]
+    lines += [f"At the end: {gib(peak.mapped)} mapped from files, {gib(peak.anonymous)} anonymous."]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""One listening unit, one speaking unit and one chat with a picture, asked of a worker over gRPC."""
+"""Requests to a worker over gRPC: a listening unit, a speaking unit and a chat with a picture."""
 
 import asyncio
 import io
@@ -19,7 +19,7 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 RATE_HZ: Final = 16_000
 _NEW_TOKENS: Final = 4
 _SIDES: Final = (1344, 448)
-"""A picture that is cut into three slices, beside one of the whole."""
+"""The size of a picture that gives three slices and an overview, in pixels."""
 _SPEAKS: Final = common.DuplexConfig(
     decode_mode=common.DECODE_MODE_GREEDY,
     force_listen_count=0,
@@ -44,9 +44,9 @@ class Answer:
 
 
 async def converse(address: str, patience_s: float, tell: Callable[[Answer], object]) -> list[Answer]:
-    """Ask for all three, one after the other, and `tell` each answer.
+    """Send the three requests in sequence, and call `tell` with each answer.
 
-    Raises `WrongAnswer`, `grpc.RpcError` as the worker ends a call, and `TimeoutError` after `patience_s`.
+    Raises `WrongAnswer`, `grpc.RpcError` if a call fails, and `TimeoutError` after `patience_s`.
     """
     async with (
         asyncio.timeout(patience_s),
@@ -92,14 +92,14 @@ class Session:
         )
 
     async def begin(self, **config: Any) -> None:
-        """Send the configuration, and wait until the session takes units."""
+        """Send the configuration, and wait until the session accepts units."""
         for call in (self._prefill, self._generate, self._finalize):
             await call.initial_metadata()
         await self._prefill.write(pb.PrefillRequest(config=pb.SessionConfig(**config)))
         await self._prefill.read()
 
     async def unit(self, asked: str, given: pb.PrefillRequest, run: pb.GenerateUnit) -> _Ended:
-        """Send a unit whole, and read its answers."""
+        """Send the unit `given` with its orders, and read its answers."""
         began, number = time.monotonic(), given.unit
         await self._prefill.write(given)
         await self._generate.write(pb.GenerateRequest(unit=number, run=run))
@@ -117,7 +117,7 @@ class Session:
         return _Ended(answer, piece.done.end, str(heard) if piece.done.end == pb.UNIT_END_FAILED else "")
 
     async def end(self) -> None:
-        """Close the streams, and wait until the worker has."""
+        """Half-close the streams, and wait until the worker ends them."""
         calls = (self._prefill, self._generate, self._finalize)
         for call in calls:
             await call.done_writing()

@@ -1,4 +1,4 @@
-"""A whole checkpoint folder: configuration, tokenizer, weights in shards, a converted vocoder, a voice."""
+"""A complete checkpoint folder: configuration, tokenizer, weights in shards, converted vocoder, voice."""
 
 import json
 import shutil
@@ -22,12 +22,12 @@ from inference_service.models.token2wav.config import FRAMES_PER_TOKEN, MELS, To
 from inference_service.models.token2wav.flow import VoicePrompt
 
 SLICES_AT_ONCE: Final = 4
-"""The number of slices at once: a CPU takes minutes for the 16 of the published configuration.
+"""The batch size of the vision encoder: a CPU takes minutes for the 16 of the published configuration.
 
-`check-config` counts these.
+`check-config` reserves memory for this number.
 """
 _SPARE: Final = 64 << 20
-"""Bytes that stay free on the disk."""
+"""Bytes to leave free on the disk."""
 _VOICE_TOKENS: Final = 50
 _SEED: Final = 1
 
@@ -38,19 +38,19 @@ class FolderRefused(Exception):
 
 @dataclass(frozen=True)
 class Written:
-    """Result of a run."""
+    """The result of `write_folder`."""
 
     nbytes: int
-    """Bytes of all files with weights."""
+    """Bytes of all weight files."""
     kept: int
-    """Files with weights that were whole already."""
+    """Weight files that already existed, complete."""
     files: int
 
 
 def write_folder(folder: Path, size: Size, dtype: torch.dtype = torch.bfloat16) -> Written:
-    """Write a checkpoint of random weights into `folder`, or what it still lacks of one of the same size.
+    """Write a checkpoint of random weights into `folder`, or the missing files of one of the same size.
 
-    Raises `FolderRefused` if the folder holds something else, or if the disk has no room for the rest.
+    Raises `FolderRefused` if the folder holds something else, or if the disk has too little free space.
     """
     own = {"torch_dtype": str(dtype).removeprefix("torch."), "vision_batch_size": SLICES_AT_ONCE}
     config = json.dumps(size.raw | own, indent=1)
@@ -85,7 +85,7 @@ def _files(folder: Path, size: Size, dtype: torch.dtype) -> dict[Path, list[Stor
 
 
 def _require_room(folder: Path, needed: int) -> None:
-    """Raise `FolderRefused` unless the disk has so many bytes free, and some more."""
+    """Raise `FolderRefused` unless the disk has `needed` and `_SPARE` bytes free."""
     if not needed:
         return
     existing = next(it for it in (folder, *folder.absolute().parents) if it.exists())

@@ -1,6 +1,7 @@
-"""`antiphon worker` with a longer limit for a step of its engine.
+"""`antiphon worker` with longer time limits.
 
-A full-size model on a CPU takes longer than the ten seconds after which a worker counts its device as hung.
+A full-size model on a CPU takes longer than ten seconds per step, after which a worker treats its device as
+hung.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Safetensors files that are written one tensor after the other, and verified when they are there already."""
+"""Writing of safetensors files one tensor at a time, and verification of existing ones."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import torch
 from benchmarks.full_size.tensors import Stored
 
 SUMS: Final = "SHA256SUMS"
-"""Digests of finished files, as `sha256sum -c` reads them."""
+"""The file with the digests of complete files, in the format of `sha256sum -c`."""
 _DTYPES: Final = {
     torch.bfloat16: "BF16",
     torch.float16: "F16",
@@ -24,11 +24,11 @@ _BLOCK: Final = 1 << 24
 _ALIGNED: Final = 8
 
 Progress = Callable[[int], object]
-"""Called with the number of bytes that are done."""
+"""A function that is called with the number of processed bytes; negative to take some back."""
 
 
 def shards(tensors: Sequence[Stored], most_bytes: int) -> list[list[Stored]]:
-    """Return `tensors` in groups of at most `most_bytes`; a larger one is a group of its own."""
+    """Return `tensors` in groups of at most `most_bytes`; a larger tensor has its own group."""
     groups: list[list[Stored]] = [[]]
     for tensor in tensors:
         if groups[-1] and sum(it.nbytes for it in groups[-1]) + tensor.nbytes > most_bytes:
@@ -38,12 +38,12 @@ def shards(tensors: Sequence[Stored], most_bytes: int) -> list[list[Stored]]:
 
 
 def file_bytes(tensors: Sequence[Stored]) -> int:
-    """Return the size of the file that holds them."""
+    """Return the size in bytes of a file with `tensors`."""
     return len(_header(tensors)) + sum(it.nbytes for it in tensors)
 
 
 def write(path: Path, tensors: Sequence[Stored], progress: Progress) -> None:
-    """Write a file; once it is whole and on the disk, it gets its name and its line in `SUMS`."""
+    """Write a file under a temporary name; rename it when it is on the disk, and add its digest to `SUMS`."""
     part, digest = path.with_name(path.name + ".part"), hashlib.sha256()
     with part.open("wb") as file:
 
@@ -63,9 +63,9 @@ def write(path: Path, tensors: Sequence[Stored], progress: Progress) -> None:
 
 
 def is_whole(path: Path, tensors: Sequence[Stored], progress: Progress) -> bool:
-    """Return whether the file is there, with these tensors in its header and the bytes of its digest.
+    """Return whether the file exists with these tensors in its header, and matches its digest.
 
-    Calls `progress` with all its bytes if so, else with none in sum.
+    Calls `progress` with all its bytes in sum if so, otherwise with zero in sum.
     """
     noted, size = _noted(path.parent).get(path.name), file_bytes(tensors)
     if noted is None or not path.is_file() or path.stat().st_size != size:
@@ -97,7 +97,7 @@ def _header(tensors: Sequence[Stored]) -> bytes:
 
 
 def _noted(folder: Path) -> dict[str, str]:
-    """Return the digests in `SUMS` by file; malformed lines are ignored."""
+    """Return the digests in `SUMS` by file name; malformed lines are ignored."""
     try:
         lines = (folder / SUMS).read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """Dimensions of MiniCPM-o 4.5 as published, and of smaller models of the same layout.
 
-The dimensions are those of the architecture, as far as they are known without the published `config.json`.
-The tokenizer is that of the tests, whose 745 ids are within the published vocabulary.
+The dimensions are those of the published architecture; the published `config.json` was not available. The
+tokenizer is that of the tests, whose 745 ids are within the published vocabulary.
 """
 
 import json
@@ -20,14 +20,14 @@ from inference_service.models.token2wav.config import (
 
 TINY_FOLDER: Final = Path(__file__).parents[2] / "tests/data/minicpmo_tiny"
 SMALL_FILES: Final = ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
-"""Files beside `config.json`, the same for every size but for the resolution of slices."""
+"""Files beside `config.json`. They are equal for all sizes, except for the resolution of slices."""
 
 _PUBLISHED_RESOLUTION: Final = {"scale_resolution": 448, "image_feature_size": 64}
 
 
 @dataclass(frozen=True)
 class Size:
-    """Dimensions of a model: how its `config.json` differs from that of the tests, and its vocoder."""
+    """The dimensions of a model: its changes to the `config.json` of the tests, and its vocoder."""
 
     name: str
     changes: dict[str, Any]
@@ -37,7 +37,7 @@ class Size:
     tolerance: float
     """The largest relative difference between the predicted and the measured memory.
 
-    Libraries, and what oneDNN's kernels may take, weigh the more the smaller the weights are.
+    The memory of libraries and of oneDNN is a larger share of a smaller model.
     """
 
     @cached_property
@@ -163,6 +163,6 @@ TINY: Final = Size(
     1 << 20,
     1.0,
 )
-"""The dimensions of the tests' recordings."""
+"""The dimensions of the test data in `tests/data/minicpmo_tiny`."""
 
 SIZES: Final = {"full": FULL, "tenth": TENTH, "tiny": TINY}

@@ -1,7 +1,6 @@
-"""The tensors of a checkpoint: their published names and shapes, and random numbers in their places.
+"""The tensors of a checkpoint: published names and shapes, with random values.
 
-The numbers of a tensor depend on its name and shape alone, so that it is the same in whichever run it is
-written.
+The values of a tensor depend only on its name and shape, so that every run writes the same.
 """
 
 import zlib
@@ -19,7 +18,7 @@ from inference_service.models.minicpmo.model import MiniCPMO
 from inference_service.models.tokenizer import Tokenizer
 
 PIECE: Final = 1 << 22
-"""Numbers that are drawn at once."""
+"""The number of values that are drawn at once."""
 _SPREAD: Final = 0.02
 _HEAD: Final = "tts.head_code.0.weight"
 _NORM: Final = "tts.head_code.0.parametrizations.weight.original0"
@@ -30,13 +29,13 @@ _UNUSED_ROWS: Final = 32_000
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a file."""
+    """A tensor of a file, without its values."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     rows: frozenset[int] | None = None
-    """The rows that hold numbers; all others are zeros. None is all."""
+    """The rows with random values; all other rows are zeros. None means all rows."""
 
     @property
     def nbytes(self) -> int:
@@ -44,7 +43,7 @@ class Stored:
         return prod(self.shape) * self.dtype.itemsize
 
     def pieces(self) -> Iterator[Tensor]:
-        """Yield its numbers in order, flat, at most `PIECE` at once: norms are ones and biases zeros."""
+        """Yield its values in order, in flat tensors of about `PIECE` each. Norms are ones, biases zeros."""
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.name} {self.shape}".encode()))
         width = prod(self.shape[1:])
         step = max(1, PIECE // width) * width
@@ -62,10 +61,10 @@ class Stored:
 
 
 def model_tensors(size: Size, dtype: torch.dtype = torch.bfloat16) -> list[Stored]:
-    """Return those of the model, in its order, as published: with a weight norm, and with what nothing uses.
+    """Return the tensors of the model as published: with a weight norm, and with the unused tensors.
 
-    The language model's head has numbers for ordinary text only, so that the likeliest token is text: no
-    answer ends before its limit.
+    The language model's head has values only for ordinary text. So the likeliest token is text, and no answer
+    ends before its limit.
     """
     config = size.config
     hidden, width = config.language.hidden_size, config.speech.backbone.hidden_size
@@ -87,13 +86,13 @@ def model_tensors(size: Size, dtype: torch.dtype = torch.bfloat16) -> list[Store
 
 
 def vocoder_tensors(size: Size) -> list[Stored]:
-    """Return those of the converted vocoder."""
+    """Return the tensors of the converted vocoder."""
     wanted = wanted_tensors(size.vocoder)
     return [Stored(name, tuple(tensor.shape), tensor.dtype) for name, tensor in wanted.items()]
 
 
 def _text() -> frozenset[int]:
-    """Return the ids that are letters, digits or blanks and nothing else."""
+    """Return the ids of tokens with only letters, digits and blanks."""
     tokenizer = Tokenizer.load(TINY_FOLDER).plain
     decoded = ((token, tokenizer.decode([token])) for token in range(640))
     return frozenset(token for token, text in decoded if text.isascii() and text.replace(" ", "").isalnum())

@@ -14,7 +14,7 @@ from typing import IO, Final
 from benchmarks.full_size.patient_worker import PATIENCE_S
 
 CONTEXT_LIMIT: Final = 1024
-"""The context limit; below it the worker skips its warm-up, as its longest unit would not fit."""
+"""The context limit, too small for the longest unit of the warm-up, so that the worker skips the warm-up."""
 OPTIONS: Final = ("--dtype", "bfloat16", "--kernels", "off", "--slots", "1", "--threads", "1")
 _GRACE_S: Final = 60.0
 
@@ -25,29 +25,29 @@ class WorkerEnded(Exception):
 
 @dataclass(frozen=True)
 class Peak:
-    """The most memory that a process held, and what it holds now, in bytes."""
+    """The peak resident memory of a process, and its current memory, in bytes."""
 
     resident: int
     anonymous: int
-    """Anonymous memory that it holds now."""
+    """Current anonymous memory."""
     mapped: int
-    """Mapped pages of files that it holds now, weights among them."""
+    """Current memory mapped from files, such as weights."""
 
 
 def options_on(device: str) -> tuple[str, ...]:
-    """Return the options of a worker on `device`; none are needed on the CPU."""
+    """Return the options of a worker on `device`; the CPU needs no `--device`."""
     return OPTIONS if device == "cpu" else (*OPTIONS, "--device", device)
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker that serves."""
+    """A running worker."""
 
     address: str
     pid: int
 
     def peak(self) -> Peak:
-        """Return the kernel's figures for its memory."""
+        """Return its memory as the kernel reports it."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", status, re.M)}
         return Peak(sizes["VmHWM"], sizes["RssAnon"], sizes["RssFile"])

@@ -1,1 +1,1 @@
-"""Conversations of a full-size MiniCPM-o that a GPU holds."""
+"""The number of conversations in real time with a full-size MiniCPM-o on a GPU."""

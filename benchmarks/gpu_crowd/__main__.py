@@ -1,14 +1,14 @@
-"""Finds how many conversations a GPU holds: `python -m benchmarks.gpu_crowd [--size small] [--device cpu]`.
+"""Capacity of a GPU in conversations: `python -m benchmarks.gpu_crowd [--size small] [--device cpu]`.
 
-First the device is checked against the CPU in float32. Then a checkpoint of random weights in the published
-layout of MiniCPM-o 4.5 is written into a folder, or what is missing there, and loaded as `antiphon worker`
-loads it. Crowds of workload W talk to it in real time, with audio and video, with and without a window. For
-each kind of session it finds the largest crowd of which less than 1 % of the units is late, with the time of
-each part of a tick. No trial begins later than `--minutes` after the model was loaded; each kind of session
-has an equal part of them.
+The command first compares the device with the CPU in float32. Then it writes a checkpoint of random weights
+in the published layout of MiniCPM-o 4.5, or its missing files, and loads it like `antiphon worker`. Sessions
+of workload W run in real time, with audio and video, with and without a window. For each kind of session the
+command finds the largest number of sessions with less than 1 % late units, and the time of each part of a
+tick. No trial begins later than `--minutes` after the model has loaded; each kind of session gets an equal
+share of this time.
 
-Every finished trial is added to a file at once. The same command continues a run that was cut off: it repeats
-no trial that the file has with the same settings. Writes `results/crowd.json` if it ran at full size.
+The command appends every finished trial to a file. After an interruption, the same command repeats no trial
+that the file has with the same settings. At full size it writes `results/crowd.json`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.full_size.sizes import FULL, TENTH, TINY
 from benchmarks.gpu_crowd import report
 from benchmarks.gpu_crowd.agreement import agreements
 from benchmarks.gpu_crowd.journal import Journal
-from benchmarks.gpu_crowd.search import MOST, Way, largest, run
+from benchmarks.gpu_crowd.search import MOST, SessionKind, largest, run
 from benchmarks.gpu_crowd.worker import Worker
 from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
@@ -37,13 +37,16 @@ SIZES: Final = {
     "tenth": (TENTH, BUILD / "tenth"),
     "small": (TINY, BUILD / "tiny"),
 }
-"""Sizes of the model, and the folder of each."""
+"""The sizes of the model, and the default folder of each."""
 STEP: Final = 4
-"""Sessions to within which a crowd is found."""
+"""The precision of the search, in sessions."""
 
 
 def main() -> int:
-    """Measure and print. Exit code 1 if the device does not compute what the CPU does, 2 if nothing loads."""
+    """Measure and print.
+
+    Return 1 if the results of the device and of the CPU differ, 2 if the model does not load, otherwise 0.
+    """
     given = _parser().parse_args()
     device, dtype = torch.device(given.device), getattr(torch, given.dtype)
     if device.type == "cpu":
@@ -65,20 +68,20 @@ def main() -> int:
     }
     journal = Journal(given.trials, settings)
     rows: list[report.Row] = []
-    ways = [Way(sees, slides) for sees, slides in product((False, True), (True, False))]
+    kinds = [SessionKind(sees, slides) for sees, slides in product((False, True), (True, False))]
     try:
-        for number, way in enumerate(ways):
+        for number, kind in enumerate(kinds):
             now = time.monotonic()
-            until = now + (begin + 60 * given.minutes - now) / (len(ways) - number)
-            make = partial(run, worker, way=way, seconds=given.seconds, aged=given.aged, seed=1)
+            until = now + (begin + 60 * given.minutes - now) / (len(kinds) - number)
+            make = partial(run, worker, kind=kind, seconds=given.seconds, aged=given.aged, seed=1)
             trials = largest(
-                lambda sessions, way=way, make=make: journal.attempt(way, sessions, make),  # type: ignore[misc]
+                lambda sessions, kind=kind, make=make: journal.attempt(kind, sessions, make),  # type: ignore[misc]
                 given.first,
                 worker.slots,
                 STEP,
                 partial(_is_past, until - 2 * given.seconds),
             )
-            rows.append(report.Row(way, worker.slots, trials))
+            rows.append(report.Row(kind, worker.slots, trials))
             print(f"{time.monotonic() - begin:.0f} s: {rows[-1]}", file=sys.stderr, flush=True)
     finally:
         worker.close()
@@ -93,18 +96,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--size", default="full", choices=SIZES, help="full needs 19.5 GB of disk")
-    parser.add_argument("--folder", type=Path, help="of the checkpoint; one in build/ if left out")
+    parser.add_argument("--folder", type=Path, help="folder of the checkpoint (default: in build/)")
     parser.add_argument(
         "--trials",
         type=Path,
         default=BUILD / "gpu_crowd.jsonl",
-        help="file of finished trials; remove it to start anew",
+        help="file of finished trials; remove it to repeat them",
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each trial")
-    parser.add_argument("--aged", type=int, default=30, help="units that sessions have behind them")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each trial")
+    parser.add_argument("--aged", type=int, default=30, help="units of each session before a trial")
     parser.add_argument("--first", type=int, default=16, help="sessions of the first trial")
-    parser.add_argument("--most", type=int, default=MOST, help="sessions at most")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after the loading, in which trials begin")
+    parser.add_argument("--most", type=int, default=MOST, help="the largest number of sessions")
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="minutes after loading in which trials may begin"
+    )
     parser.add_argument("--context-limit", type=int, default=4096)
     return parser
 

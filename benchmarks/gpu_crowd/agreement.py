@@ -1,4 +1,4 @@
-"""Agreement of a device with the CPU in float32: the same small weights, the same input."""
+"""Comparison of a device with the CPU in float32: a small model with the same weights and input."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,16 +18,16 @@ TOLERANCE: Final = {torch.float32: 2e-3, torch.bfloat16: 0.08, torch.float16: 0.
 
 _CAPACITY: Final = 128
 _STEPS: Final = ((40, 7, 1), (1, 1, 9), (5, 1, 1), (1, 30, 1))
-"""Rows of each of three sessions in each forward."""
+"""The rows of three sessions in each of four forwards."""
 _SECONDS: Final = 3
 _CHUNK: Final = 28
-"""Tokens of a second, and those that are looked ahead at."""
+"""The tokens of a second, and the look-ahead."""
 _CPU: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest difference of one part, as a part of its largest value."""
+    """The largest difference of one part of the model, relative to its largest value."""
 
     part: str
     difference: float
@@ -35,15 +35,15 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether rounding explains the difference."""
+        """Whether the difference is within the tolerance."""
         return self.difference <= self.tolerance
 
 
 @torch.inference_mode()
 def agreements(device: torch.device, dtype: torch.dtype) -> list[Agreement]:
-    """Return the agreements of the language model, of the ear and of the vocoder's flow.
+    """Return the agreements of the language model, of the audio encoder and of the vocoder's flow.
 
-    The language model runs batched with others and alone.
+    The language model runs with the sessions in one batch and one by one.
     """
     size = model.small()
     plain = model.weights(size, torch.device("cpu"), torch.float32)
@@ -60,7 +60,7 @@ def agreements(device: torch.device, dtype: torch.dtype) -> list[Agreement]:
 
 
 def _hidden(made: MiniCPMO, *, alone: bool) -> Tensor:
-    """Final hidden states [rows, hidden] of a few forwards of a few sessions, session by session."""
+    """Return the final hidden states of all forwards, [rows, hidden], ordered by session."""
     parameter = next(made.llm.parameters())
     width, generator = made.config.language.hidden_size, torch.Generator().manual_seed(0)
     sessions = len(_STEPS[0])
@@ -81,7 +81,7 @@ def _hidden(made: MiniCPMO, *, alone: bool) -> Tensor:
 
 
 def _heard(made: MiniCPMO) -> Tensor:
-    """Return embeddings [rows, hidden] of a few seconds of noise."""
+    """Return the embeddings [rows, hidden] of `_SECONDS` seconds of noise."""
     parameter = next(made.apm.parameters())
     hearing, generator = StreamingMel(made.config.audio.bands), torch.Generator().manual_seed(1)
     states, heard = [made.ear.initial_state()], []
@@ -94,7 +94,7 @@ def _heard(made: MiniCPMO) -> Tensor:
 
 
 def _flowed(size: model.Size, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Mel frames [rows, 80] of two seconds of two streams."""
+    """Return the mel frames [rows, 80] of two seconds of two streams."""
     torch.manual_seed(2)
     made = Token2Wav(size.vocoder, dtype=dtype).eval().requires_grad_(False).to(device)
     tokens = torch.arange(2 * _CHUNK).view(2, _CHUNK).to(device)

@@ -1,4 +1,4 @@
-"""Conversations of workload W with an engine in its own process, with the times of each second."""
+"""Conversations of workload W with an engine in this process, with the times of each unit."""
 
 import heapq
 import threading
@@ -36,16 +36,16 @@ RATE_HZ: Final = 16_000
 OPEN_S: Final = 120.0
 _SIDE: Final = 448
 _NOISES: Final = 16
-"""Different seconds of noise, and pictures."""
+"""The number of different units, each a second of noise with a picture."""
 
 
 @dataclass
 class Unit:
-    """A second that was due at a monotonic time, whenever its answer came."""
+    """A unit that was due at the monotonic time `due`, and the times of its answer; infinite without one."""
 
     due: float
     first: float = float("inf")
-    """When the first event that answers it came."""
+    """The time of the first event of its answer."""
     done: float = float("inf")
     speaks: bool = False
     text_tokens: int = 0
@@ -53,21 +53,21 @@ class Unit:
 
 
 @dataclass(eq=False)
-class Talker:
-    """One session, `phase` units into its cycle; `units` are those that were timed."""
+class Caller:
+    """One session that begins `phase` units into the cycle; `units` are the timed ones by number."""
 
     phase: int
     session: Any = None
     units: dict[int, Unit] = field(default_factory=dict)
     number: int = 0
     waiting: int = 0
-    """Units that are not over yet."""
+    """The number of sent units that are not finalized."""
     failure: SessionFailed | None = None
     ready: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
 
     def take(self, events: Sequence[Event]) -> None:
-        """Accept the events of the engine."""
+        """Record events of the engine."""
         now = time.monotonic()
         for event in events:
             self._take(event, now)
@@ -93,7 +93,7 @@ class Talker:
                     unit.first = min(unit.first, now)
 
     def say(self, content: UnitInput, due: float | None) -> None:
-        """The next second, timed if it was due at a time."""
+        """Send the next unit; time it if `due` is given."""
         self.number += 1
         if due is not None:
             place = (self.phase + self.number - 1) % workload.CYCLE
@@ -105,64 +105,64 @@ class Talker:
 
 
 class Crowd:
-    """Talkers at the engine of a worker, in its first slots. `close` in any case."""
+    """Callers in the first slots of a worker's engine. Call `close` in any case."""
 
     def __init__(
         self, worker: Worker, phases: Sequence[int], window: Window, *, sees: bool, seed: int
     ) -> None:
-        """One talker for each of `phases`."""
+        """Open a session for each of `phases`. Raises `SystemExit` if a session fails."""
         self._worker = worker
         rng = np.random.default_rng(seed)
         self._contents = _contents(rng, sees=sees)
         settings = DuplexSettings(force_listen_count=0)
-        self.talkers = [Talker(phase) for phase in phases]
-        for slot, talker in enumerate(self.talkers):
+        self.callers = [Caller(phase) for phase in phases]
+        for slot, caller in enumerate(self.callers):
             setup = DuplexSetup("", settings, window, seed=slot, sees=sees)
-            name = workload.name(talker.phase, slot)
-            talker.session = worker.engine.open(name, slot, setup, talker.take)
-        for talker in self.talkers:
-            if not talker.ready.wait(OPEN_S) or talker.failure:
-                raise SystemExit(f"A session could not be opened: {talker.failure or worker.fatal}")
+            name = workload.name(caller.phase, slot)
+            caller.session = worker.engine.open(name, slot, setup, caller.take)
+        for caller in self.callers:
+            if not caller.ready.wait(OPEN_S) or caller.failure:
+                raise SystemExit(f"A session could not be opened: {caller.failure or worker.fatal}")
 
     def age(self, units: int) -> None:
         """Give every session a history of `units` units, as fast as the engine processes them."""
         for _ in range(units):
-            for number, talker in enumerate(self.talkers):
-                talker.say(self._contents[number % len(self._contents)], None)
-            while any(talker.waiting > 0 for talker in self.talkers):
+            for number, caller in enumerate(self.callers):
+                caller.say(self._contents[number % len(self._contents)], None)
+            while any(caller.waiting > 0 for caller in self.callers):
                 self._check()
                 time.sleep(0.001)
 
     def converse(self, seconds: float) -> list[Unit]:
-        """Speak in real time, each at a phase of its own; the units that were due."""
+        """Send units in real time, evenly spread over each second; return the timed units."""
         self._worker.phases.reset()
         begin = time.monotonic() + 0.1
-        count = len(self.talkers)
+        count = len(self.callers)
         due = [(begin + UNIT_S * i / count, i) for i in range(count)]
         heapq.heapify(due)
         while due[0][0] < begin + seconds:
             at, number = heapq.heappop(due)
             time.sleep(max(0.0, at - time.monotonic()))
             content = self._contents[(number + len(due)) % len(self._contents)]
-            self.talkers[number].say(content, at)
+            self.callers[number].say(content, at)
             heapq.heappush(due, (at + UNIT_S, number))
         patience = time.monotonic() + 2 * UNIT_S
-        while any(talker.waiting > 0 for talker in self.talkers) and time.monotonic() < patience:
+        while any(caller.waiting > 0 for caller in self.callers) and time.monotonic() < patience:
             time.sleep(0.001)
         self._check()
-        return [unit for talker in self.talkers for unit in talker.units.values()]
+        return [unit for caller in self.callers for unit in caller.units.values()]
 
     def close(self) -> None:
-        """End all sessions, so that their slots are clean."""
-        for talker in self.talkers:
-            if talker.session is not None:
-                talker.session.close()
-        for talker in self.talkers:
-            if talker.session is not None:
-                talker.closed.wait(OPEN_S)
+        """Close all sessions and wait until their slots are clean."""
+        for caller in self.callers:
+            if caller.session is not None:
+                caller.session.close()
+        for caller in self.callers:
+            if caller.session is not None:
+                caller.closed.wait(OPEN_S)
 
     def _check(self) -> None:
-        failures = [talker.failure for talker in self.talkers if talker.failure]
+        failures = [caller.failure for caller in self.callers if caller.failure]
         if failures or self._worker.fatal:
             raise SystemExit(f"A session failed: {(failures or self._worker.fatal)[0]}")
 
@@ -175,7 +175,7 @@ def _contents(rng: np.random.Generator, *, sees: bool) -> Sequence[UnitInput]:
 
 
 def _picture(rng: np.random.Generator) -> bytes:
-    """Return a JPEG of one slice."""
+    """Return a random JPEG of the size of one slice."""
     coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
     data = BytesIO()
     coarse.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(data, "JPEG")

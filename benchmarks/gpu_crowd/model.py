@@ -1,7 +1,7 @@
 """MiniCPM-o 4.5 at full size with random weights, and a small one for machines without a GPU.
 
-Random weights cost as much as trained ones: the same rows through the same layers. The tokenizer is that of
-the tests, whose ids are the first of the published vocabulary.
+Random weights cost as much as trained ones. The tokenizer is that of the tests, whose ids are within the
+published vocabulary.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _VOICE_TOKENS: Final = 50
 
 @dataclass(frozen=True)
 class Size:
-    """A model to be made: its sizes, and those of its vocoder."""
+    """The dimensions of a model and of its vocoder."""
 
     name: str
     config: MiniCPMOConfig
@@ -36,17 +36,17 @@ class Size:
 
 
 def full() -> Size:
-    """Return the size of MiniCPM-o 4.5 as published."""
+    """Return the published dimensions of MiniCPM-o 4.5."""
     return Size(FULL.name, FULL.config, FULL.vocoder)
 
 
 def small() -> Size:
-    """Return the size of the tests' recordings, which runs anywhere."""
+    """Return the dimensions of the tests' model, which runs on any CPU."""
     return Size(TINY.name, TINY.config, TINY.vocoder)
 
 
 def weights(size: Size, device: torch.device, dtype: torch.dtype) -> MiniCPMO:
-    """Return the model without its vocoder."""
+    """Return the model with random weights, without its vocoder."""
     torch.manual_seed(_SEED)
     model = MiniCPMO.hollow(size.config, speech=True)
     state = {name: _random(name, tensor, device, dtype) for name, tensor in model.state_dict().items()}
@@ -54,13 +54,13 @@ def weights(size: Size, device: torch.device, dtype: torch.dtype) -> MiniCPMO:
 
 
 def filled(model: MiniCPMO, state: dict[str, Tensor]) -> MiniCPMO:
-    """Return a hollow model with weights on one device."""
+    """Load `state` into a model without weights, and move it to the device of `state`."""
     model.load_state_dict(state, assign=True)
     return model.to(next(iter(state.values())).device).eval().requires_grad_(False)
 
 
 def components(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> DuplexComponents:
-    """Return the model with its voice on `device`."""
+    """Return the components of a random model with vocoder and voice on `device`."""
     model = weights(size, device, dtype)
     token2wav = Token2Wav(size.vocoder).to(device).eval().requires_grad_(False)
     tokenizer = Tokenizer.load(TINY_FOLDER)
@@ -80,7 +80,7 @@ def _random(name: str, like: Tensor, device: torch.device, dtype: torch.dtype) -
 
 
 def voice() -> VoicePrompt:
-    """Return an arbitrary voice."""
+    """Return a random voice of two seconds."""
     generator = torch.Generator().manual_seed(_SEED)
     mel = torch.randn(2 * _VOICE_TOKENS, 80, generator=generator)
     return VoicePrompt(torch.arange(_VOICE_TOKENS), mel, torch.randn(192, generator=generator))

@@ -15,27 +15,27 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import Ticked
 
 NAMES: Final = ("hear", "see", "prefill", "decode", "choose", "speech", "vocoder", "transfers")
-"""Forwards in which every row is alone are `decode`, others `prefill`; `choose` draws what they did not."""
+"""The parts of a tick: a forward with one row per session is `decode`, any other is `prefill`."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One part of all ticks."""
+    """The time of one part of a tick, as means over all ticks."""
 
     name: str
     calls: float
     """The average number of calls in a tick."""
     host_ms: float
-    """The host time of a tick in milliseconds, with waits for the device.
+    """The host time per tick in milliseconds, including waits for the device.
 
-    Transfers are part of other phases.
+    Transfers are also part of other phases.
     """
     device_ms: float
-    """The time from its first kernel to its last in a tick, in milliseconds; 0 on the CPU."""
+    """The device time per tick in milliseconds, from the first kernel of a call to its last; 0 on the CPU."""
 
 
 class Phases:
-    """Times the parts of a runtime's ticks, and all copies of the process, until it is closed."""
+    """A meter of the parts of a runtime's ticks and of the process's transfers. Call `close` at the end."""
 
     def __init__(self, runtime: DuplexRuntime) -> None:
         speech = runtime.components.speech
@@ -51,7 +51,7 @@ class Phases:
         self._watch(runtime, "think", _kind)
         self._watch(runtime.speaker, "forward", "speech")
         mouth: Any = speech.mouth
-        self._watch(mouth._model, "step", "vocoder")  # there its own stream is the current one
+        self._watch(mouth._model, "step", "vocoder")  # inside it, the vocoder's own CUDA stream is current
         for name in ("upload", "download"):
             copy = getattr(transfer, name)
             for module in list(sys.modules.values()):
@@ -67,13 +67,13 @@ class Phases:
         self.ticks += len(ticks)
 
     def reset(self) -> None:
-        """Nothing of what was counts."""
+        """Discard all measurements."""
         self.ticks = 0
         for kept in (self._calls, self._host_s, self._marks):
             kept.clear()
 
     def told(self) -> list[Phase]:
-        """Return all phases, once the device is idle."""
+        """Wait until the device is idle, and return all phases."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         ticks = max(1, self.ticks)
@@ -88,7 +88,7 @@ class Phases:
         ]
 
     def _watch(self, owner: Any, name: str, phase: str | Callable[[Any], str]) -> None:
-        """Watch a method; `phase` is its phase, or the first argument of the call determines it."""
+        """Time a method; `phase` is its phase, or a function of the first argument that returns it."""
         call, is_own = getattr(owner, name), name in vars(owner)
 
         def timed(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Search for the largest crowd whose units meet their deadlines."""
+"""Search for the largest number of sessions whose units meet their deadlines."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,27 +7,27 @@ from typing import Final
 import numpy as np
 
 from benchmarks.crowd.workload import CYCLE
+from benchmarks.gpu_crowd.callers import UNIT_S, Crowd, Unit
 from benchmarks.gpu_crowd.phases import Phase
-from benchmarks.gpu_crowd.talkers import UNIT_S, Crowd, Unit
 from benchmarks.gpu_crowd.worker import Worker
 from inference_service.interface.setups import Window, WindowMode
 
 MOST_MISSED: Final = 0.01
 MOST: Final = 512
 HIGH, LOW = 1600, 1200
-"""The bounds of the window in tokens."""
+"""The high and the low watermark of the window, in tokens."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """The kind of a crowd's sessions."""
+class SessionKind:
+    """The kind of the sessions of a trial: with video or not, with a sliding window or not."""
 
     sees: bool
     slides: bool
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its name in tables and files."""
         return f"{'video' if self.sees else 'audio'}, {'window' if self.slides else 'no window'}"
 
     @property
@@ -38,16 +38,16 @@ class Way:
 
 @dataclass(frozen=True)
 class Trial:
-    """The results of one crowd."""
+    """The results of one number of sessions."""
 
     sessions: int
     units: int
     missed: float
-    """Share of units whose answer was not complete a second after they were due."""
+    """The share of units without a complete answer within a second of their due time."""
     p50_ms: float
     p99_ms: float
     first_p50_ms: float
-    """To the first event of an answer."""
+    """The median time to the first event of an answer."""
     text_tokens: float
     speech_tokens: float
     """The average number of speech tokens of a speaking unit."""
@@ -60,7 +60,7 @@ class Trial:
 
 
 def trial(sessions: int, units: list[Unit]) -> Trial:
-    """Figures of the units of a crowd."""
+    """Return the trial of these units."""
     late = [unit.done - unit.due for unit in units]
     first = [unit.first - unit.due for unit in units]
     spoke = [unit for unit in units if unit.speaks and unit.speech_tokens]
@@ -81,10 +81,10 @@ def _percentile_ms(seconds: list[float], share: float) -> float:
     return 1000 * float(np.percentile(seconds, share, method="higher"))
 
 
-def run(worker: Worker, sessions: int, way: Way, *, seconds: float, aged: int, seed: int) -> Trial:
-    """Run one crowd for some seconds; its sessions have a history of `aged` units."""
+def run(worker: Worker, sessions: int, kind: SessionKind, *, seconds: float, aged: int, seed: int) -> Trial:
+    """Run sessions for `seconds`, after a history of `aged` units each."""
     phases = np.random.default_rng(seed).integers(CYCLE, size=sessions).tolist()
-    crowd = Crowd(worker, phases, way.window, sees=way.sees, seed=seed)
+    crowd = Crowd(worker, phases, kind.window, sees=kind.sees, seed=seed)
     try:
         crowd.age(aged)
         found = trial(sessions, crowd.converse(seconds))
@@ -100,10 +100,10 @@ def largest(
     step: int,
     is_late: Callable[[], bool] = lambda: False,
 ) -> list[Trial]:
-    """Trials, the best good one last: twice as many until they are late, then halfway, to within `step`.
+    """Search for the most sessions within the goal: double until a trial misses it, then bisect to `step`.
 
-    None of them is good if not even one session is in time. `most` is what memory holds. Once it `is_late`,
-    no further trial begins.
+    Return all trials, the largest one within the goal last; if there is none, no trial is good. `most` is the
+    number of sessions that fit into memory. No trial begins once `is_late` returns true.
     """
     good: Trial | None = None
     bad, sessions = most + 1, min(first, most)

@@ -1,4 +1,4 @@
-"""The engine of a worker, loaded as by `antiphon worker`, whose sessions say the text of workload W."""
+"""The engine of a worker, loaded like in `antiphon worker`, with the scripted output of workload W."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from inference_service.options import WorkerOptions
 
 
 class Worker:
-    """An engine for crowds one after another, the parts of whose ticks are timed. `close` in any case."""
+    """An engine for several trials, with a meter of the parts of its ticks. Call `close` in any case."""
 
     def __init__(self, folder: Path, device: str, dtype: str, context_limit: int, most: int) -> None:
         """Load the checkpoint in `folder` with as many slots as memory holds, at most `most`.
@@ -23,7 +23,7 @@ class Worker:
         Raises `CheckpointError` or `ConfigurationError` if it cannot be loaded.
         """
         self.fatal: list[str] = []
-        """Why the engine ended, if it did."""
+        """The reasons of the engine's failure; empty while it runs."""
         where = usable_device(device)
         footprint = table.footprint(folder, where, context_limit, dtype)
         free = free_bytes(where)
@@ -33,7 +33,7 @@ class Worker:
             model=str(folder), device=device, dtype=dtype, context_limit=context_limit, slots=self.slots
         )
         self.engine = load_engine(options, deliver, self.fatal.append)
-        runtime: DuplexRuntime = cast(Any, self.engine)._runtime  # an engine shows it to nobody
+        runtime: DuplexRuntime = cast(Any, self.engine)._runtime  # engines do not expose their runtime
         script(runtime)
         self.device = runtime.device
         self.phases = Phases(runtime)
@@ -46,6 +46,6 @@ class Worker:
 
 
 def deliver(told: Sequence[tuple[Any, Any]]) -> None:
-    """Hand events on where they come up."""
+    """Deliver events at once, on the thread that reports them."""
     for sink, event in told:
         sink(event)

@@ -1,1 +1,1 @@
-"""Crowds of Moshi: simulated on an assumed card, and the tiny model measured on this machine."""
+"""Many conversations with Moshi: simulated on an assumed GPU, and measured with a tiny model on the CPU."""

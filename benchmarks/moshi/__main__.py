@@ -1,7 +1,7 @@
-"""Crowds of Moshi: `python -m benchmarks.moshi [--short]`.
+"""Many conversations with Moshi: `python -m benchmarks.moshi [--short]`.
 
-Simulates 1 to 64 conversations on an assumed card, and measures the tiny model on this machine. Prints both,
-and writes them into `docs/moshi.md` unless it was short.
+The command simulates 1 to 64 conversations on an assumed GPU, and measures a tiny model on the CPU. It prints
+both tables; without `--short` it also writes them into `docs/moshi.md`.
 """
 
 import argparse
@@ -26,9 +26,11 @@ END: Final = "<!-- end -->"
 
 
 def main() -> int:
-    """Simulates, measures and writes."""
+    """Simulate, measure, print, and write without `--short`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="less of both; writes nothing")
+    parser.add_argument(
+        "--short", action="store_true", help="shorter simulation and measurement; writes no results"
+    )
     short = parser.parse_args().short
     torch.set_num_threads(1)
     cost = TickCost()
@@ -43,12 +45,12 @@ def main() -> int:
 
 
 def crowd(cost: TickCost, sessions: int, seconds: float) -> Outcome:
-    """Return the results of a crowd, each conversation of which attends to the whole window."""
+    """Simulate `sessions` conversations that all attend to a full window."""
     return simulate(sessions, seconds, lambda frames, rows: cost.seconds(frames, rows, window()))
 
 
 def section(cost: TickCost, crowds: Sequence[tuple[int, Outcome]], speeds: Sequence[Speed]) -> str:
-    """Return the figures in Markdown."""
+    """Return the assumptions and both tables in Markdown."""
     card, sizes = cost.card, published()
     weights, session = sum(sizes.weights.values()), sum(sizes.session.values())
     at = f"{processor()}, one thread, Python {platform.python_version()}, torch {torch.__version__}"
@@ -102,7 +104,7 @@ def section(cost: TickCost, crowds: Sequence[tuple[int, Outcome]], speeds: Seque
 
 
 def _cells(count: int, outcome: Outcome, most: int) -> tuple[object, ...]:
-    """Return the row of a simulated crowd; `most` sessions fit into memory."""
+    """Return the row of a simulation; `most` sessions fit into memory."""
     tick = sorted(outcome.ticks)[len(outcome.ticks) // 2]
     times = (f"{1000 * time:.0f}" for time in (tick, outcome.quantile(0.5), outcome.quantile(0.99)))
     return (count, *times, f"{outcome.late:.1%}", f"{outcome.busy:.0%}", "yes" if count <= most else "no")

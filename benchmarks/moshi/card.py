@@ -1,4 +1,4 @@
-"""The cost of a tick of the published Moshi on an assumed card, as a sum of parts that do not overlap."""
+"""The cost of a tick of the published Moshi on an assumed GPU, as a sum of parts that do not overlap."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,12 +19,12 @@ GIB: Final = 2**30
 
 @dataclass(frozen=True)
 class Card:
-    """Assumptions. The defaults are those of the data sheet of an H100 with 80 GB."""
+    """An assumed GPU. Sizes and rates of the defaults are from the data sheet of an H100 with 80 GB."""
 
     name: str = "H100, 80 GB"
     memory_bytes: int = 80 * GIB
     share_of_memory: float = 0.9
-    """Share of it that a worker takes without `--slots`."""
+    """The share of the memory that a worker without `--slots` uses."""
     bytes_per_s: float = 3.35e12
     flops_16: float = 990e12
     """Dense bfloat16."""
@@ -33,15 +33,15 @@ class Card:
     share_of_bandwidth: float = 0.6
     share_of_flops: float = 0.3
     launch_s: float = 8e-6
-    """Time of the Python thread for each operator outside regions."""
+    """The time of the Python thread per operator outside captured regions."""
     launches: int = 190
-    """The number of launches of a tick, whatever its sessions; `test_moshi_launches.py` counts them."""
+    """The launches of a tick, for any number of sessions; `test_moshi_launches.py` counts them."""
     kernel_s: float = 2.5e-6
-    """Time of the card for each kernel within a captured region."""
+    """The GPU time per kernel in a captured region."""
     kernels: int = 1200
-    """Kernels in the regions of the depth transformer and of the temporal transformer: about 16 a layer."""
+    """The kernels in the captured regions of depth and temporal transformer: about 16 per layer."""
     codec_flops: float = 0.8e9
-    """Time of both halves of the codec for each frame."""
+    """The FLOP of both halves of the codec per frame."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TickCost:
     card: Card = field(default_factory=Card)
 
     def seconds(self, frames: int, prompt_rows: int, context_rows: int) -> float:
-        """Return the time of a tick with one frame of so many sessions, each of which looks back so far."""
+        """Return the time of a tick with `frames` sessions that attend to `context_rows` rows each."""
         card, sizes = self.card, published()
         if not frames and not prompt_rows:
             return 0.0
@@ -75,7 +75,7 @@ def _weights() -> int:
 
 @cache
 def config() -> MoshiConfig:
-    """Return the sizes of the published model."""
+    """Return the configuration of the published model."""
     depth = {
         "hidden_size": 1024,
         "num_hidden_layers": 6,
@@ -107,10 +107,10 @@ def published() -> Footprint:
 
 @cache
 def row_bytes() -> int:
-    """Return the bytes of a row of context, keys and values of all layers."""
+    """Return the bytes of a row of context: keys and values of all layers."""
     return bytes_per_row(temporal_config(config()), torch.bfloat16)
 
 
 def window() -> int:
-    """Return the rows that a frame of the published model looks back on."""
+    """Return the rows that a frame of the published model attends to."""
     return int(config().sliding_window)

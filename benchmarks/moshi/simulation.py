@@ -1,6 +1,6 @@
-"""A discrete-event simulation of one engine: frames come every 80 ms, ticks follow one another.
+"""A discrete-event simulation of one engine: frames arrive every 80 ms, and ticks run without pauses.
 
-Which rows a tick has is decided by the engine's own scheduler and share; how long it takes is assumed.
+The engine's own scheduler and share select the rows of each tick. The length of a tick is assumed.
 """
 
 import heapq
@@ -15,19 +15,19 @@ from inference_service.engine.runtime import Runtime
 
 FRAME_S: Final = 0.08
 JITTER_S: Final = 0.005
-"""Standard deviation of a frame's arrival."""
+"""The standard deviation of a frame's arrival time."""
 LIFE_S: Final = 240.0
-"""A conversation lasts so long; then another one takes its slot."""
+"""The length of a conversation; then another one gets its slot."""
 PROMPT_ROWS: Final = 200
-"""Rows of the voice and the role of the next conversation."""
+"""The rows of the prompt of a new conversation: voice and role."""
 
 Cost = Callable[[int, int], float]
-"""Seconds of a tick with so many frames and rows of prompts."""
+"""A function of the number of frames and of prompt rows that returns the seconds of a tick."""
 
 
 @dataclass
 class Outcome:
-    """Result of a simulation, in seconds. A frame answered more than `FRAME_S` after it came is late."""
+    """The results of a simulation, in seconds. A frame is late if its latency is more than `FRAME_S`."""
 
     latencies: list[float] = field(default_factory=list)
     ticks: list[float] = field(default_factory=list)
@@ -51,21 +51,21 @@ class Outcome:
 
 
 @dataclass
-class Seat:
-    """A slot and the conversation that has it."""
+class SlotState:
+    """The state of a slot and of its conversation."""
 
     ends_at: float
     waiting: deque[float] = field(default_factory=deque)
-    """Arrivals of frames that wait."""
+    """The arrival times of waiting frames."""
     prompt: int = 0
-    """Rows of its prompt that have not been read."""
+    """The rows of its prompt that are not prefilled."""
     opened: float = 0.0
 
 
 def simulate(sessions: int, seconds: float, cost: Cost, seed: int = 1) -> Outcome:
-    """Return the results of concurrent conversations."""
+    """Simulate `sessions` concurrent conversations for `seconds`."""
     draw, outcome, budget = random.Random(seed), Outcome(), Runtime.budget
-    seats = [Seat(draw.random() * LIFE_S) for _ in range(sessions)]
+    slots = [SlotState(draw.random() * LIFE_S) for _ in range(sessions)]
     coming = [(draw.random() * FRAME_S, slot) for slot in range(sessions)]
     due = {slot: at for at, slot in coming}
     heapq.heapify(coming)
@@ -75,31 +75,31 @@ def simulate(sessions: int, seconds: float, cost: Cost, seed: int = 1) -> Outcom
             at, slot = heapq.heappop(coming)
             due[slot] += FRAME_S
             heapq.heappush(coming, (max(at, due[slot] + draw.gauss(0, JITTER_S)), slot))
-            _arrive(seats[slot], at)
+            _arrive(slots[slot], at)
         frames = [
-            Request(slot, 1, seat.waiting[0], decoding=False, due=seat.waiting[0] + FRAME_S)
-            for slot, seat in enumerate(seats)
-            if seat.waiting and not seat.prompt
+            Request(slot, 1, state.waiting[0], decoding=False, due=state.waiting[0] + FRAME_S)
+            for slot, state in enumerate(slots)
+            if state.waiting and not state.prompt
         ]
         prompts = [
-            Request(slot, seat.prompt, seat.opened, decoding=False)
-            for slot, seat in enumerate(seats)
-            if seat.prompt
+            Request(slot, state.prompt, state.opened, decoding=False)
+            for slot, state in enumerate(slots)
+            if state.prompt
         ]
         allowance = share.rows(units_wait=bool(frames))
         granted = schedule([*frames, *prompts], budget, allowance)
         if not granted:
             now = coming[0][0]
             continue
-        heard = [it.session for it in granted if not seats[it.session].prompt]
+        heard = [it.session for it in granted if not slots[it.session].prompt]
         rows = sum(it.tokens for it in granted) - len(heard)
         spent = cost(len(heard), rows)
         now += spent
         for slot in heard:
-            outcome.latencies.append(now - seats[slot].waiting.popleft())
+            outcome.latencies.append(now - slots[slot].waiting.popleft())
         for it in granted:
             if it.session not in heard:
-                seats[it.session].prompt -= it.tokens
+                slots[it.session].prompt -= it.tokens
         others = spent - cost(len(heard), 0)
         share.spend(spent - others, others, units_waited=bool(frames))
         outcome.ticks.append(spent)
@@ -108,10 +108,13 @@ def simulate(sessions: int, seconds: float, cost: Cost, seed: int = 1) -> Outcom
     return outcome
 
 
-def _arrive(seat: Seat, at: float) -> None:
-    """Let a frame come; the client of a new conversation waits until its prompt has been read."""
-    if at >= seat.ends_at:
-        seat.ends_at, seat.opened, seat.prompt = at + LIFE_S, at, PROMPT_ROWS
-        seat.waiting.clear()
-    if not seat.prompt:
-        seat.waiting.append(at)
+def _arrive(state: SlotState, at: float) -> None:
+    """Queue a frame that arrived at `at`; begin the next conversation if the old one is over.
+
+    A new conversation sends no frames until its prompt is prefilled.
+    """
+    if at >= state.ends_at:
+        state.ends_at, state.opened, state.prompt = at + LIFE_S, at, PROMPT_ROWS
+        state.waiting.clear()
+    if not state.prompt:
+        state.waiting.append(at)

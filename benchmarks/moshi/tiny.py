@@ -1,4 +1,4 @@
-"""A Moshi of random weights and a few layers, and what its frames cost on this machine."""
+"""A tiny Moshi with random weights, and the cost of its frames on this machine's CPU."""
 
 import time
 from pathlib import Path
@@ -26,19 +26,19 @@ _WARM: Final = 5
 
 
 class Speed(NamedTuple):
-    """Processor time of a tick in seconds."""
+    """The CPU time of a tick in seconds, with `sessions` sessions."""
 
     sessions: int
     tick_s: float
 
     @property
     def factor(self) -> float:
-        """The real-time factor of the whole crowd: below 1 one processor keeps up with it."""
+        """The real-time factor of all sessions together: below 1, one CPU is fast enough."""
         return self.tick_s / FRAME.seconds
 
 
 def config() -> MoshiConfig:
-    """Return the architecture: two layers, four codebooks, a codec with two filters."""
+    """Return the configuration: two layers, four codebooks, a codec with two filters."""
     mimi = MimiConfig(
         hidden_size=32,
         num_filters=2,
@@ -75,7 +75,7 @@ def config() -> MoshiConfig:
 
 
 def runtime(slots: int) -> MoshiRuntime:
-    """Return the runtime with this number of slots."""
+    """Return a runtime of the tiny model with `slots` slots."""
     torch.manual_seed(3)
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -92,7 +92,7 @@ def runtime(slots: int) -> MoshiRuntime:
 
 @torch.inference_mode()
 def measure(where: MoshiRuntime, sessions: int, frames: int) -> Speed:
-    """Return the median processor time of a tick in which every session hears and says a frame."""
+    """Return the median CPU time of a tick in which every session receives and generates a frame."""
     tick, sound = Tick(where), np.random.default_rng(1).standard_normal(FRAME.samples).astype(np.float32) / 10
     setup = DuplexSetup("", where.info.duplex_defaults, where.info.window, seed=1, format=FRAME)
     crowd = [where.open("measured", slot, setup, lambda events: None) for slot in range(sessions)]

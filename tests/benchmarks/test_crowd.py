@@ -77,7 +77,7 @@ def test_units_that_are_answered_late_or_never_are_misses() -> None:
 
 
 def test_crowd_with_failed_session_yields_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    crowd = batching.Crowd(batching.larger(), 2)
+    crowd = batching.TokenStreams(batching.larger(), 2)
     assert crowd.run(2) > 0
     think = crowd._runtime.think
 
@@ -86,5 +86,5 @@ def test_crowd_with_failed_session_yields_no_figures(monkeypatch: pytest.MonkeyP
         return [None if segment.slot == 1 else hidden for segment, hidden in thought]
 
     monkeypatch.setattr(crowd._runtime, "think", poisoned)
-    with pytest.raises(SystemExit, match="s-1 did not say its 10 tokens"):
+    with pytest.raises(SystemExit, match="s-1 did not generate its 10 tokens"):
         crowd.run(2)

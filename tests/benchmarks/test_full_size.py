@@ -170,7 +170,7 @@ def served(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[object]) -> int:
 def test_tiny_checkpoint_is_served_and_answers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("benchmarks.full_size.__main__.told_bytes", told)
+    monkeypatch.setattr("benchmarks.full_size.__main__.predicted_bytes", told)
     assert served(monkeypatch, [folder, "--size", "tiny"]) == 0
     out = capsys.readouterr().out
     assert all(f"| {asked}" in out for asked in ("a listening unit", "a speaking unit", "a chat with a"))

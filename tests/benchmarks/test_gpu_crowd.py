@@ -13,11 +13,11 @@ from benchmarks.full_size.sizes import TINY
 from benchmarks.gpu_crowd import __main__ as gpu_crowd
 from benchmarks.gpu_crowd import model, search
 from benchmarks.gpu_crowd.agreement import agreements
+from benchmarks.gpu_crowd.callers import Crowd, Unit
 from benchmarks.gpu_crowd.journal import Journal
 from benchmarks.gpu_crowd.phases import Phase
 from benchmarks.gpu_crowd.report import Row, report
-from benchmarks.gpu_crowd.search import Trial, Way, largest, trial
-from benchmarks.gpu_crowd.talkers import Crowd, Unit
+from benchmarks.gpu_crowd.search import SessionKind, Trial, largest, trial
 from benchmarks.gpu_crowd.worker import Worker
 from inference_service.device import transfer
 from inference_service.models.minicpmo.model import MiniCPMO
@@ -40,7 +40,7 @@ def test_the_largest_crowd_that_is_in_time_is_found_to_within_a_step(
         return tried(sessions, holds=holds)
 
     trials = largest(attempt, first=8, most=most, step=2)
-    best = Row(Way(sees=False, slides=False), most, trials).best
+    best = Row(SessionKind(sees=False, slides=False), most, trials).best
     assert (best.sessions if best else None) == found
     assert len({it.sessions for it in trials}) == len(trials) <= 12
     assert [it.sessions for it in largest(attempt, 8, 100, 2, is_late=lambda: True)] == [8]
@@ -68,11 +68,11 @@ def test_benchmark_that_was_cut_off_repeats_no_finished_trial(
     monkeypatch.setattr(search, "MOST_MISSED", 2.0)  # how late a busy machine is is no matter here
     upload, made = transfer.upload, list[str]()
 
-    def run(worker: Worker, sessions: int, way: Way, **others: Any) -> Trial:
+    def run(worker: Worker, sessions: int, kind: SessionKind, **others: Any) -> Trial:
         if len(made) == 2:
             raise KeyboardInterrupt
-        made.append(way.name)
-        return search.run(worker, sessions, way, **others)
+        made.append(kind.name)
+        return search.run(worker, sessions, kind, **others)
 
     monkeypatch.setattr(gpu_crowd, "run", run)
     with pytest.raises(KeyboardInterrupt):
@@ -82,13 +82,13 @@ def test_benchmark_that_was_cut_off_repeats_no_finished_trial(
     assert gpu_crowd.main() == 0
 
     told = capsys.readouterr().out
-    ways = ("audio, window", "audio, no window", "video, window", "video, no window")
-    assert made == list(ways[:2])
-    assert all(f"Of 1 sessions ({way})" in told for way in ways)
+    kinds = ("audio, window", "audio, no window", "video, window", "video, no window")
+    assert made == list(kinds[:2])
+    assert all(f"Of 1 sessions ({kind})" in told for kind in kinds)
     calls = [line.split(" | ") for line in told.splitlines() if line.startswith("| hear")]
-    assert len(calls) == len(ways)
+    assert len(calls) == len(kinds)
     assert all(float(heard) > 0 and float(host_ms) > 0 for _, heard, host_ms, _ in calls)
-    assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == len(ways)
+    assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == len(kinds)
     assert transfer.upload is upload, "nothing is timed any more"
 
 
@@ -103,23 +103,23 @@ def test_checkpoint_that_cannot_be_loaded_is_refused(
 
 
 def test_journal_finds_trials_of_the_same_settings_alone(tmp_path: Path) -> None:
-    path, way = tmp_path / "trials.jsonl", Way(sees=False, slides=True)
+    path, kind = tmp_path / "trials.jsonl", SessionKind(sees=False, slides=True)
     kept = replace(tried(4, holds=8), phases=(Phase("hear", 1.0, 2.0, 3.0),))
-    Journal(path, {"seconds": 20}).attempt(way, 4, lambda sessions: kept)
+    Journal(path, {"seconds": 20}).attempt(kind, 4, lambda sessions: kept)
     journal = Journal(path, {"seconds": 20})
-    assert journal.find(way, 4) == kept
-    assert journal.find(way, 5) is None
-    assert journal.find(Way(sees=True, slides=True), 4) is None
-    assert Journal(path, {"seconds": 10}).find(way, 4) is None
+    assert journal.find(kind, 4) == kept
+    assert journal.find(kind, 5) is None
+    assert journal.find(SessionKind(sees=True, slides=True), 4) is None
+    assert Journal(path, {"seconds": 10}).find(kind, 4) is None
 
 
 def test_journal_leaves_out_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    path, way = tmp_path / "trials.jsonl", Way(sees=False, slides=True)
+    path, kind = tmp_path / "trials.jsonl", SessionKind(sees=False, slides=True)
     for sessions in (4, 5):
-        Journal(path, {}).attempt(way, sessions, lambda sessions: tried(sessions, holds=8))
+        Journal(path, {}).attempt(kind, sessions, lambda sessions: tried(sessions, holds=8))
     path.write_text(path.read_text()[:-20])
     assert len(Journal(path, {})) == 1
-    Journal(path, {}).attempt(way, 5, lambda sessions: tried(sessions, holds=8))
+    Journal(path, {}).attempt(kind, 5, lambda sessions: tried(sessions, holds=8))
     assert len(Journal(path, {})) == 2
 
 
@@ -127,7 +127,9 @@ def test_sessions_speak_and_listen_as_the_workload_says(folder: Path) -> None:
     """Two seconds of two sessions, one of which speaks, after three that were not timed."""
     worker = Worker(folder, "cpu", "float32", 512, most=2)
     try:
-        crowd = Crowd(worker, (LISTENS - 2, 0), Way(sees=True, slides=False).window, sees=True, seed=1)
+        crowd = Crowd(
+            worker, (LISTENS - 2, 0), SessionKind(sees=True, slides=False).window, sees=True, seed=1
+        )
         crowd.age(3)
         units = crowd.converse(2.0)
         crowd.close()

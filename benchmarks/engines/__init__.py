@@ -1,1 +1,1 @@
-"""Chats through the whole stack, with either engine behind it."""
+"""Comparison of the engines `antiphon` and `vllm` in chats through the whole stack."""

@@ -1,12 +1,12 @@
-"""Compares both engines behind `antiphon serve`: `python -m benchmarks.engines [--short] [--document]`.
+"""Comparison of both engines of `antiphon serve`: `python -m benchmarks.engines [--short] [--document]`.
 
-Runs in the environment that `make vllm` makes, which has both engines:
+Run it in the environment that `make vllm` creates, which has both engines:
 
     .venv-vllm/bin/python -m benchmarks.engines --document
 
-Each engine gets the same folder, a Qwen3 of 512 x 8 with random weights, one thread that computes, and the
-same callers of `/v1/chat/completions`, one engine after the other, in turn. Prints a table of medians;
-`--document` writes it to `results/` and into `docs/engines.md`. It has no goals: it tells what each costs.
+Both engines load the same folder, a Qwen3 of 512 x 8 with random weights, and compute on one thread. In each
+round they run in turn, with the same callers of `/v1/chat/completions`. The command prints a table of
+medians; `--document` writes it to `results/` and into `docs/engines.md`. There are no goals.
 """
 
 import argparse
@@ -37,8 +37,9 @@ MOST: Final = 48
 """Tokens of an answer."""
 LIMIT: Final = 1024
 LONG: Final = 800
-"""Tokens of a long question, and how many callers ask such ones beside a short one."""
+"""Tokens of a long question."""
 CROWD: Final = 4
+"""Callers with long questions beside one with short questions."""
 TEMPLATE: Final = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -46,7 +47,7 @@ TEMPLATE: Final = (
 
 
 def save(folder: Path) -> str:
-    """Write the model that both load; return a question of `LONG` tokens."""
+    """Write the model that both engines load; return a question of about `LONG` tokens."""
     words = PreTrainedTokenizerFast(tokenizer_file=str(find("antiphon-mini") / "tokenizer.json"))
     words.chat_template = TEMPLATE
     torch.manual_seed(1)
@@ -70,7 +71,7 @@ def save(folder: Path) -> str:
 
 
 class Figures:
-    """Figures of one engine."""
+    """The measurements of one engine, over all rounds."""
 
     def __init__(self) -> None:
         self.start_s: list[float] = []
@@ -79,21 +80,21 @@ class Figures:
         self.beside: list[Answer] = []
 
     def take(self, engine: str, folder: Path, dtype: str, each: int, long: str) -> None:
-        """Serve once, and let all crowds ask."""
+        """Serve once and measure every number of callers, with `each` questions per caller."""
         with served(engine, folder, max(CALLERS), LIMIT, dtype) as stack:
             self.start_s.append(stack.start_s)
             for callers in CALLERS:
-                chats(stack.address, folder.name, callers, 1, MOST)  # kernels are compiled for new shapes
+                chats(stack.address, folder.name, callers, 1, MOST)  # warm-up for new shapes
                 self.answers[callers].append(chats(stack.address, folder.name, callers, each, MOST))
             self.beside += chats_beside(stack.address, folder.name, CROWD, long, each, MOST)
             self.memory_mb.append(stack.memory_mb())
 
     def first_ms(self, callers: int, share: float) -> float:
-        """Return the quantile of the times to the first text, all rounds together."""
+        """Return the quantile `share` of the times to the first text over all rounds, in milliseconds."""
         return _quantile_ms([it for crowd in self.answers[callers] for it in crowd], share)
 
     def tokens_per_s(self, callers: int) -> float:
-        """Return the median of the rounds, of all callers together."""
+        """Return the throughput of all callers together: the median of the rounds."""
 
         def of(crowd: list[Answer]) -> float:
             took = max(it.ended for it in crowd) - min(it.began for it in crowd)
@@ -108,7 +109,7 @@ def _quantile_ms(answers: list[Answer], share: float) -> float:
 
 
 def rows(found: dict[str, Figures]) -> list[tuple[Any, ...]]:
-    """Return what, ours, vLLM's, and the ratio."""
+    """Return rows of a measure, the value of each engine, and their ratio."""
     measures: list[tuple[str, Callable[[Figures], float]]] = [
         ("start until it serves, s", lambda it: statistics.median(it.start_s)),
         ("memory of all processes, MB", lambda it: statistics.median(it.memory_mb)),
@@ -133,14 +134,14 @@ def rows(found: dict[str, Figures]) -> list[tuple[Any, ...]]:
 
 
 def write(text: str) -> None:
-    """Put a table between the marks of the page."""
+    """Write a table between the marks of the page."""
     put(text, DOCUMENT, BEGIN, END)
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="one round, two questions of each caller")
+    parser.add_argument("--short", action="store_true", help="one round, two questions per caller")
     parser.add_argument("--document", action="store_true", help="write results/ and docs/engines.md")
     parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Callers of `/v1/chat/completions`, each in a thread of its own."""
+"""Callers of `/v1/chat/completions`, each in its own thread."""
 
 import json
 import threading
@@ -17,15 +17,15 @@ class Answer:
 
     began: float
     first: float
-    """When its first text came."""
+    """The time of its first text."""
     ended: float
     tokens: int
 
 
 def chat(address: str, model: str, caller: int, most: int, text: str = WORDS) -> Answer:
-    """Ask for one streamed answer; no two callers begin alike, so that they share no prefix.
+    """Request one streamed answer. The prompt begins with `caller`, so that callers share no cached prefix.
 
-    Raises `RuntimeError` for anything but a whole answer.
+    Raises `RuntimeError` for an error status or an answer without its usage.
     """
     body = {
         "model": model,
@@ -61,7 +61,7 @@ def chat(address: str, model: str, caller: int, most: int, text: str = WORDS) ->
 
 
 def chats(address: str, model: str, callers: int, each: int, most: int) -> list[Answer]:
-    """Let so many callers ask one question after another, all at once."""
+    """Run `callers` concurrent callers with `each` questions in sequence; return all answers."""
     answers: list[Answer] = []
     errors: list[Exception] = []
 
@@ -83,7 +83,7 @@ def chats(address: str, model: str, callers: int, each: int, most: int) -> list[
 
 
 def chats_beside(address: str, model: str, crowd: int, text: str, count: int, most: int) -> list[Answer]:
-    """Ask short questions one after another, while a crowd keeps the engine busy with long ones."""
+    """Ask short questions in sequence, while `crowd` callers keep the engine busy with the long `text`."""
     is_over = threading.Event()
     errors: list[Exception] = []
 

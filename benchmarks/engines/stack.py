@@ -1,4 +1,4 @@
-"""One `antiphon serve` with an engine, from its start to the memory of its processes."""
+"""An `antiphon serve` process under test: its start, its start-up time and its memory."""
 
 import os
 import re
@@ -22,12 +22,12 @@ QUIET: Final = {
     "MKL_NUM_THREADS": "1",
     "NO_COLOR": "1",
 }
-"""One thread computes, with both engines."""
+"""Environment variables with which both engines compute on one thread."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A stack that serves."""
+    """A running `antiphon serve`."""
 
     process: "subprocess.Popen[str]"
     address: str
@@ -35,13 +35,13 @@ class Served:
     start_s: float
 
     def memory_mb(self) -> float:
-        """Return what all its processes hold, shared pages divided among those who share them."""
+        """Return the proportional set size of all its processes, in MiB."""
         return sum(map(_proportional_kb, (self.process.pid, *_below(self.process.pid)))) / 1024
 
 
 @contextmanager
 def served(engine: str, folder: Path, slots: int, limit: int, dtype: str) -> Iterator[Served]:
-    """Run a stack; at its end nothing of it is left. Raises `SystemExit` if it does not start."""
+    """Run `antiphon serve`; end its processes with the block. Raises `SystemExit` if it does not start."""
     options = {
         "engine": engine,
         "model": str(folder),
@@ -75,7 +75,7 @@ def served(engine: str, folder: Path, slots: int, limit: int, dtype: str) -> Ite
 
 
 def _announced(process: "subprocess.Popen[str]") -> str:
-    """Return the address of the banner, once its last line is out."""
+    """Return the address in the banner, after the banner's last line."""
     assert process.stdout is not None
     address = ""
     for line in process.stdout:
@@ -83,11 +83,11 @@ def _announced(process: "subprocess.Popen[str]") -> str:
             address = found[1]
         if _LAST in line:
             return address
-    raise SystemExit("The stack ended before it served, see above.")
+    raise SystemExit("antiphon serve ended before it was ready. Its output is above.")
 
 
 def _below(process: int) -> list[int]:
-    """Return the ids of a process's children and theirs."""
+    """Return the ids of all descendants of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         found += map(int, task.read_text().split())

@@ -1,1 +1,1 @@
-"""Time of the parts of networks that all sessions share on the CPU."""
+"""Cost of the CPU kernels and of batched network parts, relative to torch and to single sessions."""

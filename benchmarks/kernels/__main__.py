@@ -1,7 +1,7 @@
-"""Measures parts of the networks by themselves: `python -m benchmarks.kernels [--short] [name ...]`.
+"""Benchmarks of the CPU kernels: `python -m benchmarks.kernels [--short] [name ...]`.
 
-Prints a table for each and writes it to `results/`; `--document` writes `docs/performance.md` too. Exit code
-1 if a goal is missed.
+Each benchmark prints a table and writes it to `results/`; `--document` also writes `docs/performance.md`. The
+exit code is 1 if a goal is missed.
 """
 
 import argparse
@@ -24,11 +24,13 @@ MEASURES: Final[dict[str, Callable[[bool], Report]]] = {
 
 
 def main() -> int:
-    """Run what is named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.kernels", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parser.add_argument("names", nargs="*", choices=[*MEASURES, []], help=f"which: {', '.join(MEASURES)}")
+    parser.add_argument(
+        "names", nargs="*", choices=[*MEASURES, []], help=f"benchmarks (default all): {', '.join(MEASURES)}"
+    )
     parser.add_argument("--short", action="store_true", help="fewer rounds")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A decoder of 512 x 8 layers, with the kernels of the CPU and without."""
+"""Forwards of a decoder of 8 layers of width 512, with the CPU kernels and with torch alone."""
 
 from functools import partial
 from typing import Final
@@ -15,15 +15,15 @@ from inference_service.kernels.layers import Layers
 from inference_service.kernels.packed_linear import pack_linears
 
 CONTEXT: Final = 160
-"""Rows that each session has when it is measured."""
+"""The rows in each session's context."""
 FORWARDS: Final = ((1, 1), (16, 1), (16, 12), (1, 128))
-"""Sessions, and rows of each."""
+"""Pairs of a number of sessions and the rows of each."""
 DTYPES: Final = (torch.float32, torch.bfloat16)
 COLUMNS: Final = ("dtype, sessions x rows", "torch, ms", "kernels, ms", "kernels / torch")
 
 
 def larger(dtype: torch.dtype, layers: int = 8) -> Qwen3ForCausalLM:
-    """Return a random Qwen3."""
+    """Return a random Qwen3 of width 512 with packed linear layers."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=64,
@@ -39,7 +39,7 @@ def larger(dtype: torch.dtype, layers: int = 8) -> Qwen3ForCausalLM:
 
 
 def decoders(model: Qwen3ForCausalLM, sessions: int) -> tuple[PackedDecoder, PackedDecoder]:
-    """Without kernels and with them, over the same weights; each session has its context."""
+    """Return a decoder without kernels and one with them, over the same weights and contexts."""
     with patch.object(Layers, "fit", lambda _: False):
         plain = PackedDecoder(model.model, sessions, 1024, embeddings=model.model.embed_tokens)
     ours = PackedDecoder(model.model, sessions, 1024, embeddings=model.model.embed_tokens)
@@ -50,7 +50,7 @@ def decoders(model: Qwen3ForCausalLM, sessions: int) -> tuple[PackedDecoder, Pac
 
 @torch.inference_mode()
 def measure(is_short: bool) -> Report:
-    """Return milliseconds of a forward."""
+    """Return the table of CPU-milliseconds per forward."""
     found, ratios = [], {}
     for dtype in DTYPES:
         model = larger(dtype)

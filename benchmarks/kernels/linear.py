@@ -1,4 +1,4 @@
-"""The linear layers of a decoder of 512 x 8 layers, as loaded and as torch has them."""
+"""The linear layers of a decoder of 8 layers of width 512, packed and as `nn.Linear`."""
 
 from functools import partial
 from typing import Final
@@ -12,27 +12,27 @@ from inference_service.kernels.packed_linear import pack_linears
 
 LAYERS: Final = 8
 SHAPES: Final = ((512, 512), (512, 256), (512, 256), (512, 512), (512, 1536), (512, 1536), (1536, 512))
-"""The shapes of queries, keys, values, the attention's output, both halves of the gate, and its output."""
+"""The shapes of the layers: queries, keys, values, attention output, gate, up and down projection."""
 ROWS: Final = (1, 4, 16, 64)
 DTYPES: Final = (torch.float32, torch.bfloat16)
 COLUMNS: Final = ("dtype, rows", "nn.Linear, ms", "packed, ms", "packed / nn.Linear")
 
 
 def layers(dtype: torch.dtype) -> nn.ModuleList:
-    """Random weights; each layer its own, as in a forward."""
+    """Return the layers with random weights, different in each layer."""
     torch.manual_seed(0)
     return nn.ModuleList(nn.Linear(*shape, bias=False) for _ in range(LAYERS) for shape in SHAPES).to(dtype)
 
 
 def forward(stack: nn.ModuleList, given: dict[int, Tensor]) -> None:
-    """Every layer once, with rows of its width."""
+    """Run every layer once, on the input of its width."""
     for layer in stack:
         layer(given[layer.in_features])
 
 
 @torch.inference_mode()
 def measure(is_short: bool) -> Report:
-    """Return milliseconds of all layers together."""
+    """Return the table of CPU-milliseconds for all layers together."""
     rows, ratios = [], {}
     for dtype in DTYPES:
         plain, packed = layers(dtype), pack_linears(layers(dtype))

@@ -1,4 +1,4 @@
-"""The ear and the vocoder of the shipped model: sessions together against one after another."""
+"""Audio encoder and vocoder of the shipped model: batched sessions against one session after another."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,12 +21,12 @@ CODES: Final = 25
 COLUMNS: Final = ("part, sessions", "one after another, ms each", "together, ms each", "together / alone")
 
 Second = Callable[[Sequence[int]], object]
-"""Computes the next second of these sessions."""
+"""A function that computes the next second of these sessions."""
 
 
 @torch.inference_mode()
 def measure(is_short: bool) -> Report:
-    """Return milliseconds of a second of a session."""
+    """Return the table of CPU-milliseconds per second of one session."""
     model, _, _ = load_duplex(find("antiphon-mini"), torch.device("cpu"))
     rows, ratios = [], {}
     for part, second in (("ear", hearing(model.apm)), ("vocoder", saying(model.vocoder))):
@@ -51,13 +51,13 @@ def measure(is_short: bool) -> Report:
 
 
 def one_after_another(second: Second, count: int) -> None:
-    """The next second of so many sessions."""
+    """Compute the next second of `count` sessions, one after another."""
     for session in range(count):
         second([session])
 
 
 def hearing(ear: AudioEncoder) -> Second:
-    """Each session hears a noise of its own, over and over."""
+    """Return the encoder's step: each session repeats its own random mel frames, [FRAMES, BANDS]."""
     heard = [torch.randn(FRAMES, BANDS, generator=_seeded(session)) for session in range(max(SESSIONS))]
     states = [ear.initial_state() for _ in heard]
 
@@ -70,7 +70,7 @@ def hearing(ear: AudioEncoder) -> Second:
 
 
 def saying(vocoder: Vocoder) -> Second:
-    """Each session says random codes of its own, over and over."""
+    """Return the vocoder's step: each session repeats its own `CODES` random codes."""
     said = [
         torch.randint(vocoder.config.codes, (CODES,), generator=_seeded(session)).tolist()
         for session in range(max(SESSIONS))

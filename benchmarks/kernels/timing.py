@@ -1,4 +1,4 @@
-"""Processor time of calls, measured in turn, so that other load on the machine affects all of them alike."""
+"""CPU time of calls, measured in turn, so that other load on the machine affects all of them equally."""
 
 import statistics
 import time
@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 CALLS_S: Final = 0.05
-"""About what the calls of one round take together."""
+"""The approximate time of the repeated calls of one function in a round."""
 
 
 def medians(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Return seconds of this thread that each call takes, the median of the rounds; the first does not
-    count."""
+    """Return the CPU time of each call in seconds: the median of `rounds` rounds after a warm-up call."""
     for call in calls:
         call()
     counts = [max(1, round(CALLS_S / _seconds(call, 1))) for call in calls]

@@ -1,1 +1,1 @@
-"""Cost of a unit of MiniCPM-o: our schedule against the reference's, on random weights."""
+"""Cost of a unit of MiniCPM-o: the engine's schedule against the reference's, on random weights."""

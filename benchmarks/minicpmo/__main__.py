@@ -1,6 +1,7 @@
-"""Forwards and time per unit against the reference's schedule: `python -m benchmarks.minicpmo [--short]`.
+"""Comparison with the reference's schedule: `python -m benchmarks.minicpmo [--short]`.
 
-Prints a table, writes it to `results/` and, unless it was short, into `docs/models.md`.
+It prints a table of forwards and time per unit. Without `--short`, it writes the table to `results/` and into
+`docs/models.md`.
 """
 
 import argparse
@@ -14,13 +15,13 @@ from benchmarks.minicpmo import models, report, schedules
 SESSIONS = (1, 16)
 UNITS = 4
 ROUNDS = 2
-"""The number of rounds, in turn; the quickest one counts."""
+"""The number of rounds, in turn; the fastest one counts."""
 
 
 def main() -> int:
-    """Measure both models, alone and in a crowd. Exit code 1 if the two schedules do not say the same."""
+    """Measure both models with one and with many sessions. Return 1 if the schedules differ in their text."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="fewer units; writes nothing")
+    parser.add_argument("--short", action="store_true", help="fewer units; writes no results")
     short = parser.parse_args().short
     torch.set_num_threads(1)
     rows = []

@@ -1,4 +1,4 @@
-"""Two models with random weights: the recordings' tiny one, and one of 512 x 8."""
+"""Two models with random weights: the tiny one of the tests, and one of 8 layers of width 512."""
 
 import json
 from pathlib import Path
@@ -28,13 +28,13 @@ _SEED = 1
 
 
 def tiny() -> DuplexComponents:
-    """Two layers of 256, as recorded."""
+    """Return the tiny model of the tests: two layers of width 256."""
     loaded = load_minicpmo(TINY, torch.device("cpu"), torch.float32)
     return _parts(loaded, EncoderConfig(6561, 32, 4, 48, 2, 1), EstimatorConfig(24, 2, 2, 8), 32)
 
 
 def larger() -> DuplexComponents:
-    """Eight layers of 512, an ear, a speech head and a vocoder to match, and the tiny one's tokenizer."""
+    """Return a model of eight layers of width 512, with larger other parts and the tiny model's tokenizer."""
     raw: dict[str, Any] = json.loads((TINY / "config.json").read_text())
     raw |= {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}
     raw |= {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}

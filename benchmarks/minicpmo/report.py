@@ -1,4 +1,4 @@
-"""The figures as a table, as JSON, and in `docs/models.md`."""
+"""The results as a table, as JSON, and in `docs/models.md`."""
 
 import json
 import platform
@@ -21,7 +21,7 @@ PARTS: Final = ("language model", "speech head", "ear", "vocoder")
 
 @dataclass(frozen=True)
 class Row:
-    """One model in one crowd."""
+    """One model with one number of sessions and one kind of unit."""
 
     model: str
     sessions: int
@@ -32,17 +32,17 @@ class Row:
 
     @property
     def says_the_same(self) -> bool:
-        """Whether both schedules came to the same words."""
+        """Whether both schedules generated the same text tokens."""
         return self.ours.said == self.theirs.said
 
     def forwards(self, part: str) -> str:
-        """Return the number of forwards of the reference's schedule as a multiple; empty without any."""
+        """Return the forwards of `part`, reference over engine; empty if one of them has none."""
         ours, theirs = (cost.forwards.get(part) for cost in (self.ours, self.theirs))
         return f"{theirs / ours:.2f}" if ours and theirs else ""
 
     @property
     def time(self) -> float:
-        """The time of the reference's schedule as a multiple."""
+        """The CPU time, reference over engine."""
         return self.theirs.seconds / self.ours.seconds
 
     def cells(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class Row:
         return (self.model, str(self.sessions), self.units, *ratios, f"{self.time:.2f}")
 
     def figures(self) -> dict[str, Any]:
-        """For a program."""
+        """Return the row as JSON objects."""
         both = {"ours": self.ours, "reference": self.theirs}
         costs = {
             name: {"forwards_per_unit": cost.forwards, "cpu_seconds_per_unit": cost.seconds}
@@ -67,12 +67,12 @@ class Row:
 
 
 def ratios(rows: list[Row]) -> str:
-    """Return a Markdown table: the reference's schedule as multiples of ours."""
+    """Return a Markdown table of the ratios, reference over engine."""
     return table(("model", "sessions", "units", *PARTS, "time"), [row.cells() for row in rows])
 
 
 def write(rows: list[Row]) -> None:
-    """Into the results, and between the marks of the document."""
+    """Write the results as JSON, and the table between the marks of the page."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     machine = f"{processor()}, one thread, {versions}"
     date = datetime.now(UTC).date().isoformat()

@@ -1,7 +1,8 @@
-"""Two orders in which the same modules do the same work.
+"""Two schedules of the same work on the same modules.
 
-Ours: a tick is one forward for all sessions. The reference's: one session after another, a forward for each
-piece of a unit, for each token and for what closes the unit, and one session's vocoder at a time.
+The engine's schedule is one forward per tick for all sessions. The reference runs one session after another:
+a forward for each piece of a unit, for each token and for the end of the unit, and the vocoder of one session
+at a time.
 """
 
 import time
@@ -62,14 +63,14 @@ class Counting(DuplexRuntime):
 
 
 class Reference(Counting):
-    """One session after another, piece by piece."""
+    """A runtime with the reference's schedule: one session after another, piece by piece."""
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
         return [self._piecewise(segment) for segment in segments]
 
     def _piecewise(self, segment: Segment) -> Tensor:
-        """Return what closed the unit before, `<unit>`, and its audio by themselves; a token is a piece
-        anyhow."""
+        """Run the end of the unit before, `<unit>` and the audio as separate forwards; return the last hidden
+        state."""
         count, audio = len(segment.rows), self.components.unit_tokens
         borders = [0, count] if count <= audio else sorted({0, count - audio - 1, count - audio, count})
         for begin, end in pairwise(borders):
@@ -90,18 +91,18 @@ class Reference(Counting):
 
 @dataclass(frozen=True)
 class Cost:
-    """The average cost of one unit of one session."""
+    """The mean cost of one unit of one session."""
 
     forwards: dict[str, float]
     seconds: float
-    """The processor time on one thread, in seconds."""
+    """The CPU time on one thread, in seconds."""
     said: list[tuple[int, ...]]
-    """All generated text, for the comparison of both schedules."""
+    """The generated text tokens of each session, for the comparison of both schedules."""
 
 
 @torch.inference_mode()
 def cost(runtime: Counting, sessions: int, units: int, *, listens: bool) -> Cost:
-    """Return the cost of conversations with simultaneous units; with `listens` all of them are silent."""
+    """Return the cost of conversations with simultaneous units, all forced to listen if `listens`."""
     talks = [_opened(runtime, slot) for slot in range(sessions)]
     together = not isinstance(runtime, Reference)
     said: list[list[int]] = [[] for _ in talks]

@@ -1,1 +1,1 @@
-"""Cost of drawing tokens and speech codes, for all sessions at once and for one after another."""
+"""Cost of sampling tokens and speech codes, for all sessions at once and for one after another."""

@@ -1,7 +1,7 @@
-"""Cost of a decision and of a speech code: `python -m benchmarks.sampling [--short]`.
+"""Cost of sampling a token and a speech code: `python -m benchmarks.sampling [--short]`.
 
-For all sessions in one pass, against one session after another, in turn within one run. Prints tables, writes
-them to `results/` and, unless it was short, into `docs/models.md`.
+The benchmark compares sampling for all sessions in one pass with one session after another, in turn. It
+prints tables; without `--short` it also writes them to `results/` and into `docs/models.md`.
 """
 
 import argparse
@@ -21,9 +21,9 @@ LARGE = 151_700
 
 
 def main() -> int:
-    """Measures."""
+    """Measure, print, and write without `--short`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="fewer rounds; writes nothing")
+    parser.add_argument("--short", action="store_true", help="fewer rounds; writes no results")
     short = parser.parse_args().short
     torch.set_num_threads(1)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Processor time of one decision, of one speech code, and of a step of the speech head."""
+"""CPU time of sampling a token and a speech code, and of a step of the speech head."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,21 +20,22 @@ from inference_service.interface.setups import DuplexSettings, Sampling
 from inference_service.models.speech_head import SpeechHead
 
 SPREAD = 3.0
-"""Standard deviation of the scores: flatter than a trained model's, whose first few ids hold most."""
+"""The standard deviation of the scores. A trained model's scores are less flat: few ids hold most of the
+probability."""
 _SAID = 300
 _CODES = 5
-"""Speech codes of a step."""
+"""The number of speech codes of a step."""
 _TOKENS = 5
-"""Words of a unit, in tokens."""
+"""The number of text tokens of a unit."""
 _SPECIAL: Any = SimpleNamespace(chunk_eos=5, turn_eos=6, listen=7, im_end=8)
 _LEAST_S = 0.004
-"""A round goes on for so long, since a clock has no microseconds to tell."""
+"""The least CPU time of a round in seconds: the clock is too coarse for one call."""
 Work = Callable[[Tensor], object]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of draw: microseconds of processor time for each session, ours and one after another."""
+    """One kind of draw: CPU-microseconds per session, batched (`ours`) and one by one (`theirs`)."""
 
     kind: str
     vocabulary: int
@@ -44,24 +45,24 @@ class Row:
 
     @property
     def times(self) -> float:
-        """The time of one-by-one draws as a multiple."""
+        """The time of one-by-one draws over that of batched ones."""
         return self.theirs / self.ours
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the speech head: so many codes at once for so many sessions."""
+    """The cost of the speech head with `at_once` codes per step and `sessions` sessions."""
 
     at_once: int
     sessions: int
     code_us: float
-    """Processor time of a code of one session."""
+    """CPU time per code of one session."""
     step_ms: float
-    """The processor time of a step, which delays all other sessions."""
+    """CPU time of a step, which delays all other sessions."""
 
 
 def decisions(vocabulary: int, sessions: int, rounds: int) -> Iterator[Row]:
-    """Decisions of each kind by the same scores."""
+    """Measure draws of text tokens of each kind, with the same scores."""
     scores = torch.randn(sessions, vocabulary, generator=torch.Generator().manual_seed(1)) * SPREAD
     said = np.random.default_rng(1).integers(10, vocabulary, _SAID)
     forbidden = torch.tensor([5, 9])
@@ -95,7 +96,7 @@ def decisions(vocabulary: int, sessions: int, rounds: int) -> Iterator[Row]:
 
 
 def codes(head: SpeechHead, sessions: int, rounds: int) -> Row:
-    """Drawing codes by scores that are there, in the middle of a unit."""
+    """Measure draws of speech codes from given scores, in the middle of a unit."""
     config = head.config
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(_CODES, sessions, config.codes + 1, generator=generator) * SPREAD
@@ -119,7 +120,7 @@ def codes(head: SpeechHead, sessions: int, rounds: int) -> Row:
 
 
 def steps(head: SpeechHead, sessions: int, rounds: int, capacity: int = 512) -> list[Step]:
-    """Measure whole units of the speech head, with few and with many codes at once."""
+    """Measure whole units of the speech head, with 1, 5 and 25 codes per step."""
     speaker, options = Speaker(head, sessions, capacity), (1, 5, 25)
     took: dict[int, list[float]] = {at_once: [] for at_once in options}
     for _ in range(rounds):
@@ -153,7 +154,7 @@ def _each(alone: list[SequentialSampler], draw: Callable[[SequentialSampler, Ten
 
 
 def _cost(works: tuple[Work, Work], scores: Tensor, parts: int, rounds: int) -> tuple[float, float]:
-    """Microseconds of processor time of each for one part: medians of rounds in turn."""
+    """Return the CPU-microseconds of both works, divided by `parts`: medians of rounds in turn."""
     took: tuple[list[float], list[float]] = ([], [])
     own = scores.clone()
     for _ in range(rounds + 1):

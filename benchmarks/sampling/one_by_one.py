@@ -1,4 +1,4 @@
-"""The alternative: each session draws by itself, with a generator of its own, over its whole vocabulary."""
+"""Sampling one session at a time, each with its own generator and over the whole vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from inference_service.interface.setups import DuplexSettings, Sampling
 
 @dataclass
 class SequentialSampler:
-    """One session's draws. Ids that are tested first, end an answer, and mean listening stand for any."""
+    """The sampler of one session. The special ids `first`, `end` and `listen` are arbitrary."""
 
     seed: int
     history: list[int] = field(default_factory=list)
@@ -24,7 +24,7 @@ class SequentialSampler:
         self._generator = torch.Generator().manual_seed(self.seed)
 
     def duplex(self, scores: Tensor, settings: DuplexSettings) -> int:
-        """Return a decision of a duplex unit on scores [vocabulary]."""
+        """Draw a token of a duplex unit from scores [vocabulary]. Raises `ValueError` for infinite ones."""
         if not bool(torch.isfinite(scores).all()):
             raise ValueError("These are no numbers.")
         greedy = settings.greedy
@@ -40,7 +40,7 @@ class SequentialSampler:
         return self._draw(likely(scores, settings.temperature, settings.top_k, settings.top_p))
 
     def chat(self, scores: Tensor, sampling: Sampling) -> int:
-        """Return a token of a chat by scores [vocabulary]."""
+        """Draw a token of a chat from scores [vocabulary]. Raises `ValueError` if they are invalid."""
         if bool(scores.isnan().any()) or not bool(scores.max().isfinite()):
             raise ValueError("These are no numbers.")
         scores = scores.clone()
@@ -63,13 +63,13 @@ class SequentialSampler:
 
 
 def penalise(scores: Tensor, ids: Tensor, penalty: float | Tensor) -> None:
-    """Make ids less likely in place."""
+    """Apply a repetition penalty to the scores of `ids`, in place."""
     old = scores[ids]
     scores[ids] = torch.where(old > 0, old / penalty, old * penalty)
 
 
 def likely(scores: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Probabilities of the `top_k` likeliest, then of the fewest of them that come to `top_p`."""
+    """Return probabilities [vocabulary] after temperature, top-k and top-p."""
     values, ids = scores.topk(min(top_k, len(scores)))
     weights = ((values - values[0]) / temperature).softmax(0)
     cut = weights.cumsum(0) - weights >= top_p

@@ -1,4 +1,4 @@
-"""The figures as tables, as JSON, and in `docs/models.md`."""
+"""The results as tables, as JSON, and in `docs/models.md`."""
 
 import json
 import platform
@@ -50,7 +50,7 @@ def tables(rows: list[Row], steps: list[Step], trades: list[Trade]) -> str:
 
 
 def write(rows: list[Row], steps: list[Step], trades: list[Trade]) -> None:
-    """Into the results, and between the marks of the document."""
+    """Write the results as JSON, and the tables between the marks of the page."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     machine, date = f"{processor()}, one thread, {versions}", datetime.now(UTC).date().isoformat()
     figures = {

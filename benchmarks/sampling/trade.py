@@ -1,4 +1,4 @@
-"""The best number of speech codes a step: workload W on a clock that goes by processor time alone."""
+"""Latency by the number of speech codes per step: workload W on a clock of CPU time."""
 
 import random
 import time
@@ -30,25 +30,25 @@ _MEASURED = ("unit_ms", "p50_ms", "p99_ms", "tick_ms")
 
 @dataclass(frozen=True)
 class Trade:
-    """The costs of a number of codes at once with a number of sessions; times are processor time."""
+    """The cost and latency with `at_once` codes per step and `sessions` sessions, in CPU time."""
 
     at_once: int
     sessions: int
     unit_ms: float
     """The cost of a unit in milliseconds."""
     p50_ms: float
-    """The time from a second's arrival to its last message."""
+    """The time from a unit's arrival to its last message."""
     p99_ms: float
     tick_ms: float
-    """99 of 100 ticks take less."""
+    """The 99th percentile of the length of a tick."""
 
 
 def trades(sessions: int, units: int, rounds: int) -> list[Trade]:
-    """Each option in turn, the medians of some rounds."""
+    """Measure each option of `OPTIONS` in turn; return the medians of `rounds` rounds."""
     found: dict[int, list[Trade]] = {at_once: [] for at_once in OPTIONS}
     for _ in range(rounds):
         for at_once in OPTIONS:
-            found[at_once].append(Talks(sessions, at_once).measure(units))
+            found[at_once].append(Conversations(sessions, at_once).measure(units))
     return [Trade(at_once, sessions, *_medians(rounds_)) for at_once, rounds_ in found.items()]
 
 
@@ -56,8 +56,8 @@ def _medians(trades: list[Trade]) -> list[float]:
     return [median(getattr(trade, name) for trade in trades) for name in _MEASURED]
 
 
-class Talks:
-    """Conversations that hear a second each second, on a clock that only ticks move."""
+class Conversations:
+    """Conversations with one unit per second, on a clock that only ticks advance."""
 
     def __init__(self, sessions: int, at_once: int) -> None:
         self._runtime: Any = table.load(find("antiphon-mini"), torch.device("cpu"))(sessions)
@@ -82,7 +82,7 @@ class Talks:
         self._ticks: list[float] = []
 
     def measure(self, units: int) -> Trade:
-        """Run `units` units of each session; the first one does not count."""
+        """Run `units` units of each session; the first one has no latency in the result."""
         sessions = len(self._sessions)
         while any(self._arrived[slot].keys() != set(range(1, units + 1)) or session.has_work
                   for slot, session in enumerate(self._sessions)):  # fmt: skip
@@ -103,9 +103,9 @@ class Talks:
         )
 
     def _send(self, units: int) -> None:
-        """Send the seconds that have arrived.
+        """Queue the units that have arrived.
 
-        If all sessions are idle, advance the time to the next second.
+        If no session has work, first advance the clock to the next arrival.
         """
         if not self._tick.has_work(self._sessions):
             self._now = max(self._now, min(self._next))

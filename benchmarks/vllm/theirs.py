@@ -1,7 +1,7 @@
-"""vLLM as a process, in an environment of its own: `python -m benchmarks.vllm.theirs FOLDER DTYPE`.
+"""vLLM as a process, in its own environment: `python -m benchmarks.vllm.theirs FOLDER DTYPE`.
 
-Its engine in one process: several spin while they wait. A stream is a request for each chunk over all that
-came before, found again by the prefix cache.
+vLLM runs its engine in this process, because its separate processes spin while they wait. Each chunk of a
+stream is a request with the whole context so far, which the prefix cache finds.
 """
 
 import os
@@ -17,15 +17,15 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
 }
 _OUT = os.dup(1)
-os.dup2(2, 1)  # what the library prints is no answer
+os.dup2(2, 1)  # the library's output must not mix with the answers
 
 from vllm import EngineArgs, LLMEngine, SamplingParams  # noqa: E402
 
 from benchmarks.vllm.scene import HEARD, LIMIT, SAID, STREAMS, ids, serve  # noqa: E402
 
 
-class Theirs:
-    """Greedy requests."""
+class VllmEngine:
+    """vLLM's engine with greedy requests."""
 
     def __init__(self, folder: str, dtype: str) -> None:
         self._engine = LLMEngine.from_engine_args(
@@ -81,7 +81,7 @@ class Theirs:
         return str(self._count)
 
     def _step(self) -> dict[str, list[int]]:
-        """Return the answers that are finished after one step."""
+        """Run one step; return the tokens of the finished requests by their ids."""
         return {
             it.request_id.partition("-")[0]: list(it.outputs[0].token_ids)
             for it in self._engine.step()
@@ -90,7 +90,7 @@ class Theirs:
 
 
 if __name__ == "__main__":
-    engine = Theirs(sys.argv[1], sys.argv[2])
+    engine = VllmEngine(sys.argv[1], sys.argv[2])
     sys.stdout.flush()
     os.dup2(_OUT, 1)
     serve(engine)

@@ -1,1 +1,1 @@
-"""Isolation: what eight conversations notice of a noisy neighbour or an attack: `make neighbours`."""
+"""Isolation under attack: latency and goodput of eight conversations beside attackers: `make neighbours`."""

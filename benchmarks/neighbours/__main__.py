@@ -1,8 +1,8 @@
-"""Measures what neighbours notice of attacks: `python -m benchmarks.neighbours [--short] [attack ...]`.
+"""Isolation of conversations under attack: `python -m benchmarks.neighbours [--short] [attack ...]`.
 
-Prints a table, and on standard error a line as soon as an attack is over; a run of all writes
-`results/neighbours.json`.
-Exit code 1 if a goal is missed or an attack did not do what it says.
+The command prints a table, and a line on standard error after each attack. A run of all attacks writes
+`results/neighbours.json`. The exit code is 1 if a goal is missed or an attack had none of its expected
+outcomes.
 """
 
 import argparse
@@ -20,38 +20,44 @@ from benchmarks.neighbours.attacks import ATTACKS
 from benchmarks.neighbours.measure import CLIENTS_CPU, REST_S, WARM_UP_S, measure
 
 MOST_S: Final = 590.0
-"""The longest that neighbours may talk: the adapter ends sessions of 10 minutes."""
+"""The longest measurement in seconds: the adapter ends sessions after 10 minutes."""
 
 
 def main() -> int:
-    """Run what is named, or all."""
+    """Run the named attacks, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.neighbours",
         description=__doc__.splitlines()[0] if __doc__ else None,
     )
     parser.add_argument(
-        "names", nargs="*", choices=[*ATTACKS, []], metavar="attack", help=f"which: {', '.join(ATTACKS)}"
+        "names",
+        nargs="*",
+        choices=[*ATTACKS, []],
+        metavar="attack",
+        help=f"attacks (default all): {', '.join(ATTACKS)}",
     )
     parser.add_argument("--short", action="store_true", help="one round of 6 s each")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each window (default 15)")
-    parser.add_argument("--rounds", type=int, default=4, help="windows of each sort (default 4)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of each window (default 15)")
+    parser.add_argument("--rounds", type=int, default=4, help="quiet and attacked windows each (default 4)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
     parser.add_argument(
-        "--again", action="store_true", help="put the named attacks into the results of a run of all"
+        "--again",
+        action="store_true",
+        help="replace the results of the named attacks in those of a complete run",
     )
     parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of workers and adapters")
     given = parser.parse_args()
     if given.again and not given.names:
-        parser.error("--again is for attacks that are named")
+        parser.error("--again needs the names of attacks")
     if given.document and given.names and not given.again:
-        parser.error("--document is for a run of all attacks, or for some --again")
+        parser.error("--document needs a run of all attacks, or --again")
     if given.short:
         given.seconds, given.rounds = 6.0, 1
     if given.seconds <= 0 or given.rounds < 1:
         parser.error("--seconds and --rounds must be above 0")
     if WARM_UP_S + given.rounds * (2 * given.seconds + REST_S) > MOST_S:
-        parser.error(f"neighbours talk for {MOST_S:g} s at most: fewer rounds, or fewer seconds")
+        parser.error(f"a measurement takes at most {MOST_S:g} s: choose fewer rounds or fewer seconds")
     if given.logs is not None:
         given.logs.mkdir(parents=True, exist_ok=True)
     os.sched_setaffinity(0, {CLIENTS_CPU})

@@ -1,8 +1,8 @@
 """The process of attackers: `python -m benchmarks.neighbours.attackers NAME HOST:PORT`.
 
-Prints `ready on <address>`; then a line `go` begins the attack and `stop` ends it, which is answered by a
-line of JSON: how often what came of it. It runs at a low priority: what an attacker does on its own machine
-costs the neighbours nothing.
+The process prints `ready on <address>`. The line `go` on standard input begins the attack, and `stop` ends
+it. The answer to `stop` is a line of JSON with the number of each outcome. The process has a low priority,
+because real attackers use their own machine.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from benchmarks.neighbours.attacks.client import AttackClient, Disconnected
 
 LOW_PRIORITY: Final = 10
 MOST_ASSAULTS: Final = 200_000
-"""The largest number of assaults of all attackers together in one run."""
+"""The largest number of assaults of all attackers together, per window."""
 
 REFUSED_S: Final = 0.1
 """The seconds before a rejected or disconnected attacker returns."""
 
 
 async def assail(attack: Attack, address: str, tally: Counter[str]) -> None:
-    """Attack until it is cancelled."""
+    """Repeat the assault in all attackers until cancelled; count outcomes in `tally`."""
     left = MOST_ASSAULTS
 
     async def again() -> None:
@@ -44,7 +44,7 @@ async def assail(attack: Attack, address: str, tally: Counter[str]) -> None:
 
 
 async def obey(attack: Attack, address: str) -> None:
-    """Do what standard input says, until that ends."""
+    """Obey the lines `go` and `stop` until standard input ends."""
     loop = asyncio.get_running_loop()
     under_way: asyncio.Task[None] | None = None
     tally: Counter[str] = Counter()

@@ -16,7 +16,7 @@ NAME: Final = "neighbours"
 MOST_TIMES: Final = 1.5
 LEAST_KEPT: Final = 0.98
 _LISTED: Final = 4
-"""Sorts of answers to attackers that are shown."""
+"""The number of outcomes in a row of the table."""
 
 COLUMNS: Final = (
     "attack",
@@ -33,7 +33,7 @@ COLUMNS: Final = (
 
 
 def is_met(outcome: Outcome) -> bool:
-    """Return whether neighbours noticed as little as they may."""
+    """Return whether latency and goodput meet the goals and no process ended."""
     if outcome.attack.is_control:
         return True
     return outcome.times <= MOST_TIMES and outcome.kept >= LEAST_KEPT and not outcome.ended
@@ -57,7 +57,7 @@ def row(outcome: Outcome) -> tuple[object, ...]:
 
 
 def told(outcome: Outcome) -> str:
-    """Return the attackers' results, the most frequent first, and other problems."""
+    """Return the most frequent outcomes for attackers, and problems in capitals."""
     parts = [f"{name} x {count}" for name, count in outcome.tally.most_common(_LISTED)]
     if not outcome.took_place:
         parts.append("NOT WHAT WAS EXPECTED")
@@ -81,7 +81,7 @@ def report(outcomes: Sequence[Outcome], command: str) -> Report:
 
 
 def renew(outcomes: Sequence[Outcome], command: str, folder: Path = RESULTS) -> None:
-    """Put the rows of attacks that were measured again into the results of a run of all, and say so."""
+    """Replace the rows of these attacks in the results of a complete run; add `command` to the title."""
     file = folder / f"{NAME}.json"
     figures = json.loads(file.read_text())
     again = json.loads(report(outcomes, command).json(is_short=False))["rows"]

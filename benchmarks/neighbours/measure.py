@@ -1,9 +1,8 @@
 """Measurement of one attack: conversations go on before, during and after it.
 
-Worker and adapter run as a user starts them, each on a processor of its own where there are three. Quiet and
-attacked windows follow each other within the same conversations, so that whatever else happens on the machine
-happens to both. Units belong to the window in which they are due, and their latency is counted from there: a
-unit that could not be sent in time was late too.
+Worker and adapter run with default options, each on its own CPU on a machine with at least three. Quiet and
+attacked windows alternate within the same conversations, so that other load on the machine affects both. A
+unit belongs to the window of its due time, and its latency begins there: a unit that was sent late is late.
 """
 
 import asyncio
@@ -35,31 +34,31 @@ SAID: Final = ("arithmetic", "counting", "digits", "greeting", "how_are_you", "j
 
 WARM_UP_S: Final = 5.0
 REST_S: Final = 3.0
-"""The seconds after an attack before the next quiet window: its after-effects count for neither."""
+"""The unmeasured seconds between an attack and the next quiet window."""
 
 STOP_S: Final = 60.0
-"""Longest that attackers may take to hang up."""
+"""The longest that attackers may take to disconnect, in seconds."""
 
 _CPUS: Final = sorted(os.sched_getaffinity(0))
 WORKER_CPU: Final = _CPUS[0]
 ADAPTER_CPU: Final = _CPUS[min(1, len(_CPUS) - 1)]
 CLIENTS_CPU: Final = _CPUS[-1]
-"""The adapter's on a machine with two: the clients of neighbours are light, and attackers give way."""
+"""The CPU of the clients: with two CPUs that of the adapter, since they are light or have a low priority."""
 
 
 @dataclass
 class Side:
-    """The windows of one kind: quiet, or attacked."""
+    """The results of all quiet or all attacked windows."""
 
     units: list[Unit] = field(default_factory=list)
     adapter_s: float = 0.0
-    """Processor time of the adapter."""
+    """CPU time of the adapter."""
     worker_s: float = 0.0
     seconds: float = 0.0
 
     @property
     def p99_ms(self) -> float:
-        """The 99th percentile of the latency of units that were answered; infinite if none was."""
+        """The 99th percentile of the latency of answered units; infinite without an answer."""
         answered = [unit.latency_s for unit in self.units if not math.isnan(unit.latency_s)]
         return float(np.percentile(answered, 99)) * 1000 if answered else math.inf
 
@@ -77,13 +76,13 @@ class Outcome:
     quiet: Side
     attacked: Side
     tally: Counter[str]
-    """The answers to the attackers, and their counts."""
+    """The outcomes for the attackers, with counts."""
     ended: tuple[str, ...]
-    """Processes that were gone afterwards."""
+    """The processes of the service that had ended afterwards."""
 
     @property
     def times(self) -> float:
-        """The latency under attack as a multiple of the quiet one."""
+        """The p99 under attack as a multiple of the quiet p99."""
         return self.attacked.p99_ms / self.quiet.p99_ms
 
     @property
@@ -93,12 +92,12 @@ class Outcome:
 
     @property
     def took_place(self) -> bool:
-        """Whether the attack really happened."""
+        """Whether the attack had an expected outcome."""
         return any(self.tally[proof] for proof in self.attack.proofs)
 
 
 def conversations() -> list[list[str]]:
-    """Return the input of each neighbour, a second at a time; they ask in turn."""
+    """Return the units of each neighbour, shifted so that the questions are spread over time."""
     said = [script(read_wav(RECORDINGS / f"{name}.wav"))[0] for name in SAID]
     return [
         seconds[shift:] + seconds[:shift]
@@ -108,9 +107,10 @@ def conversations() -> list[list[str]]:
 
 
 async def measure(attack: Attack, seconds: float, rounds: int, logs: Path | None = None) -> Outcome:
-    """Attack a new worker and adapter `rounds` times for so long, with as long a quiet before each.
+    """Start a worker and an adapter, and measure `rounds` pairs of a quiet and an attacked window.
 
-    `logs` is a folder for what both write. Raises `SystemExit` if there is nothing to measure.
+    Each window takes `seconds`. `logs` is the folder for the logs. Raises `SystemExit` if a process does not
+    start or the attackers fail.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="antiphon-neighbours-")))
@@ -149,12 +149,12 @@ class _Scene:
     attackers: Process
 
     def ended(self) -> tuple[str, ...]:
-        """The processes of the service that have ended."""
+        """Return the names of the processes of the service that have ended."""
         named = {"worker": self.worker, "adapter": self.adapter}
         return tuple(name for name, process in named.items() if process.has_ended)
 
     def cpu_s(self) -> tuple[float, float]:
-        """Return the CPU time of adapter and worker so far."""
+        """Return the CPU time of adapter and worker so far; NaN for a process that has ended."""
         adapter, worker = (
             math.nan if process.has_ended else process.cpu_s() for process in (self.adapter, self.worker)
         )
@@ -166,7 +166,7 @@ class _Scene:
         async with asyncio.timeout(STOP_S):
             line = await asyncio.to_thread(self.attackers.output.readline)
         if not line:
-            raise SystemExit("The attackers failed, see above.")
+            raise SystemExit("The attackers failed. Their output is above.")
         return Counter(json.loads(line))
 
 

@@ -1,4 +1,4 @@
-"""A conversation in real time during an attack, with the times of every second."""
+"""A conversation in real time during an attack, with the times of every unit."""
 
 import asyncio
 import json
@@ -15,18 +15,18 @@ from antiphon.connection.endpoint import REALTIME, endpoint, open_websocket
 from antiphon_command.bench.talker import UNIT_S
 
 OPEN_S: Final = 60.0
-"""Longest that a session may take to open: the first ones warm a model up."""
+"""The longest that a session may take to open: the first ones are slower."""
 
 
 @dataclass
 class Unit:
-    """A second of audio that was due at the monotonic time `due`, whether or not it could be sent then."""
+    """A second of audio that was due at the monotonic time `due`; it may have been sent later."""
 
     due: float
     answered: float = math.nan
-    """When the first event that answers it came."""
+    """The time of the first event of its answer."""
     dropped: bool = False
-    """Answered without having been heard."""
+    """Whether the answer says that the unit was dropped."""
 
     @property
     def latency_s(self) -> float:
@@ -40,7 +40,7 @@ class Unit:
 
 
 class Neighbour:
-    """A client that sends a second every second.
+    """A client that sends a unit every second.
 
     Call `open`, then `converse` until it is cancelled; `close` in any case.
     """
@@ -66,7 +66,7 @@ class Neighbour:
                     await asyncio.sleep(UNIT_S)
 
     async def converse(self, begin: float) -> None:
-        """Speak from the monotonic time `begin` on. Units after the end of a session are lost ones."""
+        """Send units from the monotonic time `begin` on. Units after the session's end have no answer."""
         assert self._socket is not None
         listening = asyncio.create_task(self._listen(self._socket))
         try:
@@ -79,7 +79,7 @@ class Neighbour:
             await asyncio.gather(listening, return_exceptions=True)
 
     async def close(self) -> None:
-        """Leave the conversation."""
+        """Close the connection."""
         if self._socket is not None:
             await self._socket.close()
 

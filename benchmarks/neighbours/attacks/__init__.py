@@ -1,4 +1,4 @@
-"""The attacks, by name; a file for each sort."""
+"""The attacks by name, with a module for each type."""
 
 from typing import Final
 

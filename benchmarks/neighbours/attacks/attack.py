@@ -1,4 +1,4 @@
-"""The interface of an attack."""
+"""The description of an attack."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from typing import Final, TypeAlias
 from benchmarks.neighbours.attacks.client import AttackClient
 
 SLOTS: Final = 16
-"""The number of slots of the worker: eight for the neighbours, and eight for the attackers."""
+"""The slots of the worker: eight for the neighbours and eight for the attackers."""
 
 Assault: TypeAlias = Callable[[AttackClient], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`assault` is made again and again by `attackers` clients of one address, until it is to stop.
+    """An attack: `attackers` clients with one address repeat `assault` until the end of the window.
 
-    `proofs` are entries of the tally, at least one of which shows that it did what it says: the documented
-    error, the cut, the answer.
+    `proofs` are expected outcomes: a documented error, a lost connection or an answer. The attack took place
+    if the tally has at least one of them.
     """
 
     name: str
@@ -26,8 +26,8 @@ class Attack:
     attackers: int = 1
     slots: int = SLOTS
     options: tuple[str, ...] = ()
-    """The options of the adapter; `{folder}` is a folder of its own."""
+    """The options of the adapter; `{folder}` stands for a temporary folder."""
     is_control: bool = False
-    """Whether this is the control, which shows the normal difference of two windows and has no goals."""
+    """Whether this is the control without an attack, which has no goals."""
     prepare: Callable[[], object] = lambda: None
-    """A function that prepares slow inputs in advance."""
+    """A function that builds large inputs before the attack."""

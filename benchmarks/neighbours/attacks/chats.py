@@ -1,4 +1,4 @@
-"""Chats that are long, large or hard to say."""
+"""Chats with long prompts, large requests or text that is hard to pronounce."""
 
 import json
 from collections.abc import Callable
@@ -24,13 +24,13 @@ def _request(content: Any, **fields: Any) -> str:
 
 @cache
 def long_prompt() -> str:
-    """Return a prompt that fills most of the context of the shipped model: some 1,870 tokens."""
+    """Return a prompt of about 1,870 tokens: most of the context of the shipped model."""
     return _request("what is two and two " * 370, generation={"max_new_tokens": 32})
 
 
 @cache
 def long_word() -> str:
-    """Return a word without a space, for the model to speak."""
+    """Return a request to speak a word of `LETTERS` letters without a space."""
     return _request(
         "repeat after me " + "abcdefghij" * (LETTERS // 10),
         tts={"enabled": True},
@@ -40,7 +40,7 @@ def long_word() -> str:
 
 @cache
 def many_pictures() -> str:
-    """Eight messages with four of the largest pictures each."""
+    """Return a request of eight messages with four of the largest pictures each."""
     frames = json.loads(largest())["input"]["video_frames"]
     pictures = [{"type": "image", "data": data} for data in frames]
     message = {"role": "user", "content": [*pictures, {"type": "text", "text": "what is this"}]}
@@ -55,13 +55,13 @@ def many_pictures() -> str:
 
 @cache
 def largest_text() -> str:
-    """Return the longest text that fits a frame."""
+    """Return a request with the longest text that fits into a frame."""
     return _request(_text(MOST_BYTES - 200))
 
 
 @cache
 def most_text() -> str:
-    """Return the longest text that the adapter passes on to a worker."""
+    """Return a request with the longest text that the adapter sends to a worker."""
     return _request(_text(MOST_TEXT))
 
 
@@ -72,7 +72,7 @@ def _text(size: int) -> str:
 
 @cache
 def largest_clips() -> str:
-    """Return the largest clips that fit a frame and the context of the shipped model."""
+    """Return a request with the largest clip that fits into a frame and the shipped model's context."""
     clip = {"type": "audio", "data": noise(CLIP_S, CLIP_RATE_HZ), "sample_rate": CLIP_RATE_HZ}
     return _request([clip, {"type": "text", "text": "what was said"}])
 

@@ -1,7 +1,7 @@
-"""A malicious client: its connections, its messages and the answers to it.
+"""A malicious client: its connections and messages, and counts of the answers.
 
-It comes over loopback like its neighbours. The adapter trusts this machine as a proxy, and the header says
-that the client is from far away, so that all limits by address hold for it.
+The client connects over loopback like its neighbours. The adapter trusts this machine as a proxy, and a
+header names a remote address for the attackers. So all limits per address apply to them.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 
 FROM: Final = {"X-Forwarded-For": "203.0.113.7"}
 PROXY: Final = ("--trusted-proxies", "127.0.0.1")
-"""The option with which the adapter trusts that header."""
+"""The option that makes the adapter trust this header."""
 
 PATIENCE_S: Final = 30.0
-"""The longest wait for an event, an answer or room to write."""
+"""The longest wait for an event, for an answer or to write, in seconds."""
 
 _TYPE: Final = re.compile(r'\{"type":"([a-z_.]+)"')
 _SMALL: Final = 10_000
-"""Characters up to which an event is looked into: errors are small, audio is not."""
+"""Error events with fewer characters than this are parsed."""
 
 _END: Final = ""
-"""Kept behind the last event."""
+"""The type that marks the end of the connection."""
 
 Event = Mapping[str, Any]
 
 
 class Disconnected(Exception):
-    """The adapter has closed the connection, or has refused it."""
+    """The adapter has closed or rejected the connection, or has not answered in time."""
 
 
-class Visit:
-    """An open WebSocket. The tally counts every message that arrives."""
+class AttackConnection:
+    """An open WebSocket. The tally counts received messages by type, errors by code, and the end."""
 
     def __init__(self, socket: ClientConnection, tally: Counter[str]) -> None:
         self._socket = socket
@@ -46,7 +46,7 @@ class Visit:
         self._listening = asyncio.create_task(self._listen())
 
     async def say(self, *events: Event | str) -> None:
-        """Send events, as objects or as the JSON of some. Raises `Disconnected`."""
+        """Send events, as objects or as JSON. Raises `Disconnected`."""
         for event in events:
             try:
                 async with asyncio.timeout(PATIENCE_S):
@@ -54,7 +54,7 @@ class Visit:
             except (ConnectionClosed, TimeoutError):
                 raise Disconnected from None
             except AttributeError:
-                # The library aborts a transport that was lost already, if a send is cancelled meanwhile.
+                # The library aborts the transport when a send is cancelled; a lost one raises this error.
                 task = asyncio.current_task()
                 raise (asyncio.CancelledError if task and task.cancelling() else Disconnected) from None
 
@@ -70,27 +70,27 @@ class Visit:
             raise Disconnected from None
 
     async def pour(self, frames: bytes, first: bytes = b"") -> None:
-        """Write bytes repeatedly until the connection is closed; `first` is written once before them."""
-        # RuntimeError: the library has just closed our direction, because theirs is closed.
+        """Write `first` once and then `frames` repeatedly, until the connection is closed."""
+        # RuntimeError: the adapter closed its direction, and the library then closed this one.
         with suppress(ConnectionError, ConnectionClosed, TimeoutError, RuntimeError):
             self._socket.transport.write(first)
             while not self._listening.done() and not self._socket.transport.is_closing():
                 self._socket.transport.write(frames)
-                # Whether or not there is room: what was answered has to be read meanwhile.
+                # Let the reader run, even while the socket accepts more bytes.
                 await asyncio.sleep(0)
                 async with asyncio.timeout(PATIENCE_S):
                     await self._socket.drain()
         await self.ended()
 
     async def ended(self) -> None:
-        """Wait until the other side has closed."""
+        """Wait until the adapter has closed the connection, at most `PATIENCE_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.shield(self._listening)
 
     async def leave(self) -> None:
         """Drop the connection without a Close frame."""
-        # A transport whose connection was lost already has no loop any more.
+        # The transport of a lost connection has no event loop.
         with suppress(AttributeError):
             self._socket.transport.abort()
         self._listening.cancel()
@@ -133,8 +133,8 @@ class AttackClient:
         self._host, _, self._port = address.rpartition(":")
 
     @asynccontextmanager
-    async def visit(self, path: str) -> AsyncIterator[Visit]:
-        """Open a WebSocket, and drop it without a Close frame. Raises `Disconnected`."""
+    async def visit(self, path: str) -> AsyncIterator[AttackConnection]:
+        """Open a WebSocket at `path`; drop it at the end of the block. Raises `Disconnected`."""
         try:
             socket = await connect(
                 f"ws://{self._address}{path}",
@@ -151,15 +151,17 @@ class AttackClient:
         except (OSError, InvalidHandshake, InvalidMessage) as error:
             self.tally[type(error).__name__] += 1
             raise Disconnected from None
-        visit = Visit(socket, self.tally)
+        visit = AttackConnection(socket, self.tally)
         try:
             yield visit
         finally:
             await visit.leave()
 
     @asynccontextmanager
-    async def session(self, mode: str, payload: Mapping[str, Any] | None = None) -> AsyncIterator[Visit]:
-        """Open a session of `/v1/realtime` that accepts input. Raises `Disconnected`."""
+    async def session(
+        self, mode: str, payload: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[AttackConnection]:
+        """Open a session of `/v1/realtime` in `mode`, ready for input. Raises `Disconnected`."""
         async with self.visit(f"/v1/realtime?mode={mode}") as visit:
             await visit.say({"type": "session.init", "payload": payload or {}})
             await visit.until("session.created", "error", "session.closed")

@@ -1,4 +1,4 @@
-"""Small events, as many as go through."""
+"""Floods of small events."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,7 +11,7 @@ _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 
 
 def _flood(path: str, event: bytes, opener: Mapping[str, Any] | None = None, *opened: str) -> Assault:
-    """Pour `event` at `path`, after an opener and one of the events `opened`."""
+    """Return an assault that sends `opener`, waits for one of `opened`, then floods `path` with `event`."""
 
     async def pour(client: AttackClient) -> None:
         async with client.visit(path) as visit:

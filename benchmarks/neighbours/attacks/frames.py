@@ -15,7 +15,7 @@ _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 _REFUSED: Final = frozenset({"invalid_payload", "invalid_event", "invalid_json", *_CUT})
 _BEGIN: Final = '{"type":"input.append","input":'
 _LARGE: Final = 4
-"""The number of large frames in one visit."""
+"""The number of large frames on one connection."""
 
 
 def _padded(begin: str, filler: str, end: str, size: int = MOST_BYTES) -> str:
@@ -24,25 +24,25 @@ def _padded(begin: str, filler: str, end: str, size: int = MOST_BYTES) -> str:
 
 @cache
 def garbage() -> str:
-    """Audio that is no base64, as long as it gets."""
+    """Return an event of the maximum size whose audio is not base64."""
     return _padded(_BEGIN + '{"audio":"', "A!*~", '"}}')
 
 
 @cache
 def depth() -> str:
-    """Lists in lists."""
+    """Return an event of the maximum size that consists of nested lists."""
     return _padded(_BEGIN, "[", "")
 
 
 @cache
 def commas() -> str:
-    """Return a list of as many values as a flood of this size was found with."""
+    """Return an event with a list of `COMMAS` + 1 numbers."""
     return _BEGIN + "[" + "0," * COMMAS + "0]}"
 
 
 @cache
 def values() -> str:
-    """Return as many JSON values as fit a frame, each an object of its own."""
+    """Return an event of the maximum size with as many JSON values as possible."""
     return _padded(_BEGIN + '{"audio":"","x":[', "[],", "[]]}}")
 
 
@@ -57,13 +57,13 @@ def _send(text: Callable[[], str], many: int) -> Assault:
 
 
 async def ping(client: AttackClient) -> None:
-    """Ping without end."""
+    """Flood a session with pings."""
     async with client.session("audio") as visit:
         await visit.pour(wire.block(wire.frame(wire.PING, b"12345678")))
 
 
 async def crumble(client: AttackClient) -> None:
-    """Send a message in fragments of a byte."""
+    """Flood a session with one message in fragments of one byte."""
     async with client.session("audio") as visit:
         await visit.pour(
             wire.block(wire.frame(wire.FRAGMENT, b" ")), first=wire.frame(wire.FIRST_FRAGMENT, b" ")

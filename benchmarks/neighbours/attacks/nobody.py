@@ -1,4 +1,4 @@
-"""The control without attackers, which shows the variation of the machine itself."""
+"""The control without an attack, which shows the variation of the machine itself."""
 
 import asyncio
 from typing import Final

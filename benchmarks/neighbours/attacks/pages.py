@@ -1,4 +1,4 @@
-"""HTTP: pages, bodies and upgrades without end."""
+"""Floods of HTTP requests and WebSocket upgrades, and endless request bodies."""
 
 from typing import Final
 
@@ -14,12 +14,12 @@ def _ask(path: str) -> Assault:
 
 
 async def never_end(client: AttackClient) -> None:
-    """Send a request whose body continues until the server ends it."""
+    """Send a request with an endless body."""
     await client.request("GET /api/queue", f"Content-Length: {10**12}\r\n", _BODY)
 
 
 async def upgrade(client: AttackClient) -> None:
-    """Open a WebSocket and leave."""
+    """Open a WebSocket and drop it."""
     async with client.visit("/v1/realtime?mode=audio"):
         client.tally["opened"] += 1
 

@@ -1,4 +1,4 @@
-"""Pictures that take long to measure, and pictures of the maximum size."""
+"""Pictures whose size is slow to find, and pictures of the maximum size."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ SIDE: Final = 2000
 
 _NEIGHBOURS: Final = 8
 _APPENDS: Final = 20
-"""The number of appends in one visit."""
+"""The number of appends on one connection."""
 
 
 def _append(*pictures: bytes) -> str:
@@ -31,13 +31,13 @@ def _append(*pictures: bytes) -> str:
 
 @cache
 def filled() -> str:
-    """Four JPEGs of fill bytes, in which a parser looks for a marker that never comes."""
+    """Return an append with four JPEGs of fill bytes, in which a parser searches in vain for a marker."""
     return _append(*[b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2)] * 4)
 
 
 @cache
 def largest() -> str:
-    """Four pictures of few bytes and all the pixels that are allowed, in every format."""
+    """Return an append with four pictures in few bytes and with the most allowed pixels, in every format."""
     picture = Image.linear_gradient("L").resize((SIDE, SIDE)).convert("RGB")
 
     def saved(kind: str, **options: object) -> bytes:
@@ -56,7 +56,7 @@ def largest() -> str:
 
 
 async def fill_in_the_queue(client: AttackClient) -> None:
-    """Wait for a slot, of which there are none, and send pictures meanwhile."""
+    """Send pictures while waiting for a slot; no slot is free."""
     async with client.visit("/v1/realtime?mode=video") as visit:
         await visit.until("session.queued")
         for _ in range(_APPENDS):
@@ -64,7 +64,7 @@ async def fill_in_the_queue(client: AttackClient) -> None:
 
 
 async def fill_in_a_session(client: AttackClient) -> None:
-    """The same with a slot."""
+    """Send the same pictures in a session."""
     async with client.session("video") as visit:
         for _ in range(_APPENDS):
             await visit.say(filled())
@@ -72,7 +72,7 @@ async def fill_in_a_session(client: AttackClient) -> None:
 
 
 async def show_the_largest(client: AttackClient) -> None:
-    """Four of the largest pictures with every second, in as many slices as can be had."""
+    """Send four of the largest pictures with every second of audio, in the most slices."""
     async with client.session("video", {"max_slice_nums": 9}) as visit:
         for _ in range(_APPENDS):
             await visit.say(largest())
@@ -80,7 +80,7 @@ async def show_the_largest(client: AttackClient) -> None:
 
 
 async def show_in_many_sessions(client: AttackClient) -> None:
-    """Four such sessions at once."""
+    """Send the same pictures in four sessions at the same time."""
     async with AsyncExitStack() as stack:
         visits = [
             await stack.enter_async_context(client.session("video", {"max_slice_nums": 9})) for _ in range(4)

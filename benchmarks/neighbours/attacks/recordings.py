@@ -1,4 +1,4 @@
-"""Sessions that make a recording adapter write much data."""
+"""Sessions that make an adapter with recordings write much data."""
 
 import json
 from functools import cache
@@ -16,13 +16,13 @@ _RECORDING: Final = ("--recordings", "{folder}")
 
 @cache
 def album() -> str:
-    """Return a second of audio with very many very small pictures."""
+    """Return an append with a second of audio and `PICTURES` tiny pictures."""
     frames = ["/9j/"] * PICTURES
     return json.dumps({"type": "input.append", "input": {"audio": SECOND, "video_frames": frames}})
 
 
 async def fill_the_disk(client: AttackClient) -> None:
-    """Say one such second after another."""
+    """Send such appends in a session."""
     async with client.session("audio") as visit:
         for _ in range(20):
             await visit.say(album())

@@ -1,4 +1,4 @@
-"""Reference voices that take long to read or to process."""
+"""Reference voices that are slow to parse or to process."""
 
 import base64
 import json
@@ -32,13 +32,13 @@ def _chunk(name: bytes, body: bytes = b"") -> bytes:
 
 @cache
 def empty_chunks() -> str:
-    """Return a voice of nothing but empty chunks."""
+    """Return a `session.init` whose voice is a WAV file of empty chunks."""
     return _init(_wav(_chunk(b"junk") * CHUNKS))
 
 
 @cache
 def longest() -> str:
-    """Return the longest voice at the highest rate, two channels of float32: 11.5 MB."""
+    """Return a `session.init` with the longest voice: stereo float32 at the highest rate, 11.5 MB."""
     samples = np.random.default_rng(1).uniform(-0.3, 0.3, SECONDS * RATE_HZ * 2).astype("<f4").tobytes()
     layout = struct.pack("<HHIIHH", _FLOAT, 2, RATE_HZ, RATE_HZ * 8, 8, 32)
     return _init(
@@ -47,7 +47,7 @@ def longest() -> str:
 
 
 async def bring_empty_chunks(client: AttackClient) -> None:
-    """Open a session with such a voice, and retry when it is refused."""
+    """Send this voice for a session, and repeat it after each rejection."""
     async with client.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         while True:
@@ -56,7 +56,7 @@ async def bring_empty_chunks(client: AttackClient) -> None:
 
 
 async def bring_the_longest(client: AttackClient) -> None:
-    """Open a session with the longest voice and leave as soon as it is processed."""
+    """Open a session with the longest voice and disconnect when it is processed."""
     async with client.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         await visit.say(longest())

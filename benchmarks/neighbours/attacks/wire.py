@@ -1,4 +1,4 @@
-"""Frames of a client, as bytes."""
+"""WebSocket frames of a client, as bytes."""
 
 import json
 import struct
@@ -9,11 +9,11 @@ FIRST_FRAGMENT: Final = 0x01
 FRAGMENT: Final = 0x00
 PING: Final = 0x89
 BLOCK: Final = 2**16
-"""Bytes that are written at once."""
+"""The number of bytes per write."""
 
 
 def frame(head: int, payload: bytes = b"") -> bytes:
-    """Return a frame whose first byte is `head`, masked with zeros, which leave the payload as it is."""
+    """Return a frame with the first byte `head`. The mask of zeros leaves the payload unchanged."""
     size = len(payload)
     if size < 126:
         length = bytes((0x80 | size,))
@@ -30,5 +30,5 @@ def event(name: str, **fields: Any) -> bytes:
 
 
 def block(of: bytes) -> bytes:
-    """Return as many copies as are written at once."""
+    """Return copies of a frame, about `BLOCK` bytes in sum."""
     return of * max(BLOCK // len(of), 1)

@@ -1,8 +1,9 @@
-"""Prints the way of a unit: `python -m benchmarks.walk [--document]`.
+"""The path of a unit: `python -m benchmarks.walk [--document]`.
 
-A spoken question goes through worker and adapter as a user starts them, with the shipped model; each notes
-which functions of ours are called. Modules are printed in the order in which a listening and a speaking unit
-reach them. `--document` writes them into `docs/unit.md` too. Exit code 1 if a way is longer than its goal.
+The command sends a spoken question to an adapter and a worker with the shipped model. Both processes record
+the calls of Antiphon's functions. The command prints the modules in the order in which a listening and a
+speaking unit reach them. `--document` also writes them into `docs/unit.md`. The exit code is 1 if a part of
+the path is longer than its goal.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from benchmarks.load.processes import Process, running
 from benchmarks.walk import document
 from benchmarks.walk.conversation import Kind, Unit, converse
 from benchmarks.walk.document import Leg
-from benchmarks.walk.way import Call, Span, caused, parted, read, way
+from benchmarks.walk.unit_path import Call, Span, caused, parted, read, unit_path
 
 QUESTION: Final = Path(__file__).parents[2] / "clients/recordings/joke.wav"
 ANSWERS: Final = "ws_adapter.worker.transport.call"
@@ -30,25 +31,27 @@ ANSWERS: Final = "ws_adapter.worker.transport.call"
 
 QUIET: Final = ("--log-level", "warning")
 QUIET_BEFORE: Final = 2
-"""Seconds of silence before the question, and behind it."""
+"""Seconds of silence before the question."""
 QUIET_AFTER: Final = 5
+"""Seconds of silence after the question."""
 
 SETTLE_S: Final = 1.0
-"""The seconds that the processes may take to find each other."""
+"""The seconds in which the adapter connects to the worker."""
 IDLE_S: Final = 2.5
-"""The idle seconds, before the conversation and after it, that show the processes' background work."""
+"""The idle seconds before and after the conversation, for the calls of background work."""
 GOALS: Final = (14, 20, 12)
-"""The goals for a listening unit, the cost of every second of every conversation.
+"""The largest number of modules in each part of the path of a listening unit.
 
-A speaking unit adds only parts of the model: sampler, tokenizer, speech head, vocoder.
+There is no goal for a speaking unit. It adds only modules of the model: sampler, tokenizer, speech head,
+vocoder.
 """
 
 SAVE_S: Final = 30.0
-"""The longest that a process may take to write down its calls."""
+"""The longest that a process may take to write its calls, in seconds."""
 
 
 def walk() -> dict[Kind, list[Leg]]:
-    """Send the question and follows its units."""
+    """Send the question; return the parts of the path for each kind of unit."""
     seconds, last = script(read_wav(QUESTION))
     said = [seconds[-1]] * QUIET_BEFORE + seconds[: last + 1 + QUIET_AFTER]
     with TemporaryDirectory(prefix="antiphon-walk-") as folder:
@@ -78,7 +81,7 @@ def noted(process: Process, file: Path) -> list[Call]:
     deadline = time.monotonic() + SAVE_S
     while not file.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{file.stem} does not tell what it has called")
+            raise TimeoutError(f"{file.stem} has not written its calls within {SAVE_S:g} s")
         time.sleep(0.05)
     return read(file)
 
@@ -86,30 +89,30 @@ def noted(process: Process, file: Path) -> list[Call]:
 def legs(
     units: Sequence[Unit], idle: Sequence[Span], adapter: Sequence[Call], worker: Sequence[Call]
 ) -> dict[Kind, list[Leg]]:
-    """Return the parts of the way for each kind of unit."""
+    """Return the parts of the path for each kind of unit."""
     found = {}
     for kind in Kind:
         chosen = [unit for unit in units if unit.kind is kind]
-        ways = [parted(calls, ANSWERS) for calls in caused(adapter, chosen, idle)]
+        paths = [parted(calls, ANSWERS) for calls in caused(adapter, chosen, idle)]
         most = GOALS if kind is Kind.LISTENS else (None, None, None)
         found[kind] = [
-            Leg("adapter, in", most[0], way([inwards for inwards, _ in ways])),
-            Leg("worker", most[1], way(caused(worker, chosen, idle))),
-            Leg("adapter, out", most[2], way([outwards for _, outwards in ways])),
+            Leg("adapter, in", most[0], unit_path([inwards for inwards, _ in paths])),
+            Leg("worker", most[1], unit_path(caused(worker, chosen, idle))),
+            Leg("adapter, out", most[2], unit_path([outwards for _, outwards in paths])),
         ]
     return found
 
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.walk", description="The way of a unit.")
-    parser.add_argument("--document", action="store_true", help="write docs/unit.md, too")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.walk", description="The path of a unit.")
+    parser.add_argument("--document", action="store_true", help="also write docs/unit.md")
     given = parser.parse_args()
     found = walk()
     for kind, parts in found.items():
         print(f"A {kind} unit")
         for leg in parts:
-            print(f"  {leg}", *(f"    {name}" for name in leg.way.modules), sep="\n")
+            print(f"  {leg}", *(f"    {name}" for name in leg.path.modules), sep="\n")
     if given.document:
         document.write(found)
     return 0 if all(leg.is_short for parts in found.values() for leg in parts) else 1

@@ -13,7 +13,7 @@ from antiphon.connection.endpoint import REALTIME, endpoint, open_websocket
 from antiphon_command.bench.talker import UNIT_S
 
 ANSWER_S: Final = 20.0
-"""The longest wait for an event."""
+"""The longest wait for an event, in seconds."""
 
 
 class Kind(StrEnum):
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Unit:
-    """When it was sent and when the next one was; monotonic seconds."""
+    """A unit: its monotonic send time, that of the next unit, and its outcome."""
 
     sent: float
     next_sent: float
@@ -33,10 +33,10 @@ class Unit:
 
 
 async def converse(url: str, seconds: list[str], silent_s: float) -> list[Unit]:
-    """Say `seconds` (base64 of float32 mono at 16 kHz), one a second, then nothing for so long.
+    """Send `seconds` (base64 of float32 mono at 16 kHz), one per second, then nothing for `silent_s`.
 
-    Returns the units that came of it. Turns begin and end with more events than others, so units count whose
-    neighbours are of their kind.
+    Return the units between two units of the same kind: the units at the beginning and end of a turn have
+    more events than others.
     """
     socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
     async with socket:

@@ -1,7 +1,8 @@
-"""Runs a module as `python -m` does and notes every call of our functions in every thread.
+"""A runner that starts a module like `python -m` and records every call of Antiphon's functions.
 
 `python -m benchmarks.walk.traced FILE MODULE ARGUMENT...` writes FILE on SIGUSR1: a JSON list of [monotonic
-seconds, thread, whether nothing of ours was under way in it, module, function], in the order of the calls.
+seconds, thread, is root, module, function], in the order of the calls. A root call has no caller among
+Antiphon's functions.
 """
 
 import dis
@@ -24,18 +25,18 @@ _NOT_OURS: Final = ("clients/python/antiphon_command/", "clients/python/antiphon
 
 
 class Recorder:
-    """Notes calls; `trace` is the function that the interpreter tells of them."""
+    """A recorder of calls; `trace` is the profile function for the interpreter."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[float, str, bool, CodeType]] = []
         self._modules: dict[CodeType, str] = {}
         self._starts: dict[CodeType, int] = {}
         self._resumed: dict[str, FrameType] = {}
-        """The resumed coroutine in each thread that has called nothing yet."""
+        """Thread -> a resumed coroutine that has made no call yet."""
         self._depths: dict[str, int] = defaultdict(int)
 
     def trace(self, frame: FrameType, event: str, _: Any) -> None:
-        """Called at every call and return."""
+        """Record a call or a return."""
         if event not in ("call", "return"):
             return
         code = frame.f_code
@@ -51,13 +52,13 @@ class Recorder:
         if self._goes_on(frame):
             self._resumed[thread] = frame
             if resumed is not None and frame.f_back is resumed:
-                # A coroutine that awaits another only passes the resumption on to it.
+                # A coroutine that awaits another only resumes it, so its own call is dropped.
                 is_root = self.calls.pop()[2]
         self.calls.append((time.monotonic(), thread, is_root, code))
         self._depths[thread] = depth + 1
 
     def _goes_on(self, frame: FrameType) -> bool:
-        """Return whether a coroutine is not called but goes on where it waited."""
+        """Return whether the frame is a coroutine that resumes at an await."""
         code = frame.f_code
         if not code.co_flags & CO_COROUTINE:
             return False
@@ -68,14 +69,14 @@ class Recorder:
         return frame.f_lasti > start
 
     def module(self, code: CodeType) -> str:
-        """Return where a function stands, if it is one of ours."""
+        """Return the module of a function of Antiphon; empty for any other function."""
         known = self._modules.get(code)
         if known is None:
             known = self._modules[code] = _module(code.co_filename)
         return known
 
     def save(self, file: Path) -> None:
-        """Write what was noted."""
+        """Write the recorded calls."""
         rows = [
             (at, thread, is_root, self.module(code), code.co_qualname)
             for at, thread, is_root, code in self.calls

@@ -1,4 +1,4 @@
-"""The way of units through a process, read from its calls."""
+"""The path of units through a process, read from its calls."""
 
 import json
 from collections import Counter
@@ -13,11 +13,11 @@ SETTLED_S: Final = 0.6
 """The seconds after which a sent unit causes no further work."""
 
 USUAL: Final = 0.5
-"""A module is on the way if at least so large a share of the units passes it."""
+"""The share of units that must reach a module for it to be on the path."""
 
 
 class Call(NamedTuple):
-    """A call of one of our functions; `is_root` if none of our functions called it."""
+    """A call of one of Antiphon's functions; `is_root` if none of them is its caller."""
 
     at: float
     thread: str
@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time; monotonic seconds."""
+    """A period in monotonic seconds."""
 
     begin: float
     end: float
@@ -38,14 +38,14 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Way:
+class UnitPath:
     """Modules in the order in which units reach them."""
 
     modules: tuple[str, ...]
     calls: float
-    """The number of calls of our functions per unit."""
+    """The number of calls of Antiphon's functions per unit."""
     handovers: float
-    """The number of times that a unit moves to another thread or another turn of an event loop."""
+    """The number of times that a unit moves to another thread or another iteration of an event loop."""
 
 
 def read(file: Path) -> list[Call]:
@@ -54,15 +54,14 @@ def read(file: Path) -> list[Call]:
 
 
 def span(unit: Unit) -> Span:
-    """When something is done about a unit of a session that has the process to itself."""
+    """Return the period in which a process works on a unit of its only session."""
     return Span(unit.sent, min(unit.next_sent, unit.sent + SETTLED_S))
 
 
 def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Sequence[Span]) -> list[list[Call]]:
-    """Return what was called on behalf of each unit.
+    """Return the calls for each unit, without background work such as clocks and probes.
 
-    Clocks, probes and what asks a worker how it is run all the time: turns of a thread in which nothing is
-    called but what is also called while nobody talks to the process, in the spans of `idle`, are left out.
+    A group of `turns` is background work if all its functions are also called in the idle spans.
     """
     at_rest = {(call.module, call.function) for call in calls if any(call in span for span in idle)}
     return [
@@ -77,7 +76,7 @@ def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Sequence[Span]) -
 
 
 def turns(calls: Sequence[Call]) -> list[list[Call]]:
-    """Calls that follow from each other: those of a thread from one that nothing of ours has called on."""
+    """Group the calls of each thread: a root call begins a group."""
     found: list[list[Call]] = []
     current: dict[str, list[Call]] = {}
     for call in calls:
@@ -89,15 +88,15 @@ def turns(calls: Sequence[Call]) -> list[list[Call]]:
 
 
 def parted(calls: Sequence[Call], answer: str) -> tuple[list[Call], list[Call]]:
-    """The calls before and after something begins in the module `answer` that nothing of ours has called."""
+    """Split the calls before the first root call of the module `answer`."""
     for i, call in enumerate(calls):
         if call.is_root and call.module == answer:
             return list(calls[:i]), list(calls[i:])
     return list(calls), []
 
 
-def way(units: Sequence[Sequence[Call]]) -> Way:
-    """Return the way that most of these units have gone."""
+def unit_path(units: Sequence[Sequence[Call]]) -> UnitPath:
+    """Return the path of most of these units."""
     passed = Counter(module for unit in units for module in {call.module for call in unit})
     usual = {module for module, count in passed.items() if count >= USUAL * len(units)}
     firsts: dict[str, float] = {}
@@ -107,7 +106,7 @@ def way(units: Sequence[Sequence[Call]]) -> Way:
             order.setdefault(call.module, len(order))
         for module in usual & order.keys():
             firsts[module] = firsts.get(module, 0.0) + order[module] / passed[module]
-    return Way(
+    return UnitPath(
         tuple(sorted(usual, key=lambda module: firsts[module])),
         sum(len(unit) for unit in units) / max(1, len(units)),
         sum(call.is_root for unit in units for call in unit) / max(1, len(units)),

@@ -1,4 +1,4 @@
-"""The way of a unit: read from hand-made calls, followed once for real, and quoted by docs/unit.md."""
+"""The path of a unit: from hand-made calls, from a real conversation, and in docs/unit.md."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from benchmarks.walk.__main__ import legs, walk
 from benchmarks.walk.conversation import Kind, Unit
 from benchmarks.walk.document import Leg
 from benchmarks.walk.traced import Recorder
-from benchmarks.walk.way import Call, Span, Way, caused, parted, span, way
+from benchmarks.walk.unit_path import Call, Span, UnitPath, caused, parted, span, unit_path
 from docs.drawing.source_tree import repository
 from tests.support.long import long
 
@@ -55,8 +55,8 @@ def test_modules_stand_in_the_order_in_which_units_reach_them() -> None:
     first = [call(1, "socket"), call(2, "session", by="socket"), call(3, "socket", by="session")]
     second = [call(1, "socket"), call(2, "session", by="socket"), call(3, "worker")]
     third = [call(1, "session"), call(2, "worker", by="session"), call(3, "rarely", by="session")]
-    assert way([first, second, third]) == Way(("socket", "session", "worker"), 3.0, 4 / 3)
-    assert way([]) == Way((), 0.0, 0.0)
+    assert unit_path([first, second, third]) == UnitPath(("socket", "session", "worker"), 3.0, 4 / 3)
+    assert unit_path([]) == UnitPath((), 0.0, 0.0)
 
 
 def test_each_kind_of_unit_has_a_way_through_both_processes() -> None:
@@ -64,7 +64,7 @@ def test_each_kind_of_unit_has_a_way_through_both_processes() -> None:
     adapter = [call(10.1, "in"), call(10.2, answers), call(11.1, "in"), call(11.2, answers)]
     worker = [call(10.15, "listen"), call(11.15, "speak")]
     found = legs([UNIT, NEXT], [REST], [*adapter, call(11.3, "out")], worker)
-    assert [[leg.way.modules for leg in found[kind]] for kind in Kind] == [
+    assert [[leg.path.modules for leg in found[kind]] for kind in Kind] == [
         [("in",), ("listen",), (answers,)],
         [("in",), ("speak",), (answers, "out")],
     ]
@@ -73,7 +73,7 @@ def test_each_kind_of_unit_has_a_way_through_both_processes() -> None:
 def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "unit.md"
     page.write_text("before\n<!-- benchmarks.walk -->\nold\n<!-- end -->\nafter\n")
-    leg = Leg("worker", 1, Way(("one", "two"), 3.4, 1.0))
+    leg = Leg("worker", 1, UnitPath(("one", "two"), 3.4, 1.0))
 
     document.write({Kind.LISTENS: [leg]}, page)
 
@@ -141,11 +141,11 @@ def test_way_of_a_unit_leads_through_the_real_processes() -> None:
 
     assert list(found) == list(Kind)
     for inwards, worker, outwards in found.values():
-        assert inwards.way.modules[0] == "ws_adapter.web.websocket"
-        assert "ws_adapter.protocol.duplex.machine" in inwards.way.modules
-        assert "inference_service.engine.tick" in worker.way.modules
-        assert outwards.way.modules[0] == "ws_adapter.worker.transport.call"
-        assert "ws_adapter.session.outbox" in outwards.way.modules
-        assert not {"antiphon_service.telemetry.lag", "ws_adapter.process.load"} & {*outwards.way.modules}
-    assert "inference_service.engine.batch.speech" in found[Kind.SPEAKS][1].way.modules
-    assert "inference_service.engine.batch.speech" not in found[Kind.LISTENS][1].way.modules
+        assert inwards.path.modules[0] == "ws_adapter.web.websocket"
+        assert "ws_adapter.protocol.duplex.machine" in inwards.path.modules
+        assert "inference_service.engine.tick" in worker.path.modules
+        assert outwards.path.modules[0] == "ws_adapter.worker.transport.call"
+        assert "ws_adapter.session.outbox" in outwards.path.modules
+        assert not {"antiphon_service.telemetry.lag", "ws_adapter.process.load"} & {*outwards.path.modules}
+    assert "inference_service.engine.batch.speech" in found[Kind.SPEAKS][1].path.modules
+    assert "inference_service.engine.batch.speech" not in found[Kind.LISTENS][1].path.modules

@@ -1,1 +1,1 @@
-"""Measurements: each prints one table, with the command that repeats it in its docstring."""
+"""Benchmarks: each docstring names the command that measures and prints the tables."""

@@ -15,7 +15,7 @@ from benchmarks.load.processes import OTHER_CPU, TESTED_CPU
 
 @dataclass(frozen=True)
 class Goal:
-    """A ratio, and what it has to be."""
+    """A measured value and its bound."""
 
     name: str
     value: float
@@ -24,11 +24,11 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether the value keeps its bound."""
+        """Whether the value is within the bound."""
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
     def plain(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the goal as JSON objects."""
         return {
             "name": self.name,
             "value": _plain(self.value),
@@ -58,7 +58,7 @@ class Report:
     """Assumptions of a simulation, one per line."""
 
     def table(self) -> str:
-        """The table in Markdown."""
+        """Return the title, the table, the goals and the machine, in Markdown."""
         lines = [
             self.title,
             "",
@@ -73,7 +73,7 @@ class Report:
         return "\n".join(lines)
 
     def machine(self) -> str:
-        """The date, processor and interpreter."""
+        """Return the date, the processor, the interpreter and `where`."""
         python = f"Python {platform.python_version()}"
         return f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} x {processor()}, {python}, {self.where}"
 
@@ -83,7 +83,7 @@ class Report:
         (folder / f"{self.name}.json").write_text(self.json(is_short) + "\n")
 
     def json(self, is_short: bool) -> str:
-        """Return all figures."""
+        """Return all figures as JSON; an infinite or missing value is null."""
         figures = {
             "benchmark": self.name,
             "title": self.title,
@@ -104,7 +104,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def section(figures: dict[str, Any]) -> str:
-    """Return a table of a `results` file, its goals and where it was measured, in Markdown."""
+    """Return the table of a `results` file, its goals and its machine, in Markdown."""
     columns = list(figures["rows"][0])
     lines = [
         table(columns, [[_brief(row[column]) for column in columns] for row in figures["rows"]]),
@@ -117,11 +117,11 @@ def section(figures: dict[str, Any]) -> str:
 
 
 def put(text: str, page: Path, begin: str, end: str) -> None:
-    """Write a section between two marks of a page. Raises `ValueError` if it has not both, once each."""
+    """Write a section between two marks of a page. Raises `ValueError` unless it has each mark once."""
     before, *rest = page.read_text().split(begin)
     after = rest[0].split(end) if len(rest) == 1 else []
     if len(after) != 2:
-        raise ValueError(f"{page} has not one {begin!r} with one {end!r} behind it")
+        raise ValueError(f"{page} must have {begin!r} once and {end!r} once after it")
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after[1]}")
 
 

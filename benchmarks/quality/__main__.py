@@ -1,8 +1,8 @@
-"""Measures a checkpoint through a real gRPC worker: `python -m benchmarks.quality`.
+"""Evaluation of a checkpoint through a gRPC worker: `python -m benchmarks.quality`.
 
-Starts a worker, plays every full-duplex session of `script.py`, every conversation of `chat.py` and every
-utterance of `dictation.py` into it with an empty config (the public defaults), several sessions at a time,
-and prints the tables. Exit code 1 if a bar is missed.
+The command starts a worker and sends it the full-duplex sessions of `script.py`, the chats of `chat.py` and
+the utterances of `dictation.py`, with the default config, one session at a time. It prints the tables. The
+exit code is 1 if a goal is missed, and 2 if a program for the synthetic voices is missing.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from benchmarks.quality.script import SEED, Condition, Script, scripts
 from benchmarks.quality.session import channel_to
 
 SESSIONS_AT_ONCE = 1
-"""More would wait for each other at the recogniser, which is not made for sessions faster than real time."""
+"""More sessions would wait for the recogniser, because they run faster than real time."""
 _SPOKEN = (Condition.PLAIN, Condition.VISION, ChatCondition.TEXT)
-"""Conditions in which the sound of the answers is judged too."""
+"""The conditions in which the audio of the answers is also judged."""
 AnyCondition = Condition | ChatCondition | DictationCondition
 CONDITIONS: tuple[AnyCondition, ...] = (*Condition, *ChatCondition, *DictationCondition)
 
@@ -44,7 +44,7 @@ CONDITIONS: tuple[AnyCondition, ...] = (*Condition, *ChatCondition, *DictationCo
 def running_worker(model: str) -> Iterator[str]:
     """Run a worker process on a free loopback port; yield its address."""
     command = [sys.executable, "-m", "antiphon_command", "worker", "--listen", "127.0.0.1:0"]
-    # The benchmark measures answers, however late, so admission control is off.
+    # Late answers count too, so admission control is off.
     command += [
         "--slots",
         str(SESSIONS_AT_ONCE),
@@ -68,7 +68,7 @@ def running_worker(model: str) -> Iterator[str]:
 
 
 async def measure(target: str, condition: AnyCondition, questions: int) -> Measured:
-    """Return all sessions of one condition."""
+    """Measure all sessions of one condition."""
     match condition:
         case Condition():
             return Row(condition, await measure_spoken(target, condition, questions))
@@ -101,7 +101,7 @@ async def measure_spoken(target: str, condition: Condition, questions: int) -> S
 
 
 async def measure_chat(target: str, condition: ChatCondition, questions: int) -> Score:
-    """Conversations in turns."""
+    """Measure chats."""
     talks = await asyncio.to_thread(chat.talks, condition, questions, SEED)
     score = Score()
     right: list[tuple[Exchange, Turn]] = []
@@ -124,7 +124,7 @@ async def measure_chat(target: str, condition: ChatCondition, questions: int) ->
 
 
 async def measure_dictation(target: str, condition: DictationCondition, utterances: int) -> Written:
-    """Utterances written down while they come in."""
+    """Measure transcription sessions."""
     sessions = await asyncio.to_thread(dictation.sessions, condition, utterances, SEED)
     written = Written()
     gate = asyncio.Semaphore(SESSIONS_AT_ONCE)
@@ -144,7 +144,7 @@ async def measure_dictation(target: str, condition: DictationCondition, utteranc
 
 
 def judge(score: Score, right: list[tuple[Exchange, Turn]]) -> None:
-    """Count the right replies whose sound an independent recogniser understands."""
+    """Count the right replies whose audio an independent recogniser transcribes exactly."""
     listener = Listener()
     for exchange, turn in tqdm(right, desc="listening", unit="reply", disable=None):
         tally = score.by_intent[exchange.intent]
@@ -163,12 +163,14 @@ async def main() -> int:
         "--questions", type=int, default=420, help="questions or utterances of each condition"
     )
     parser.add_argument("--conditions", nargs="*", choices=[str(c) for c in CONDITIONS], help="default: all")
-    parser.add_argument("--json", type=Path, help="put the figures into this file; its other rows stay")
+    parser.add_argument(
+        "--json", type=Path, help="write the figures into this file; keep its rows of other conditions"
+    )
     parser.add_argument("--wrong", action="store_true", help="print every wrong answer")
     arguments = parser.parse_args()
     missing = [program for program in ("espeak-ng", "flite") if shutil.which(program) is None]
     if missing:
-        print(f"Questions are spoken by {' and '.join(missing)}: apt-get install espeak-ng flite")
+        print(f"The synthetic voices need {' and '.join(missing)}: apt-get install espeak-ng flite")
         return 2
     begin = time.monotonic()
     rows: list[Measured] = []
@@ -177,9 +179,7 @@ async def main() -> int:
             if arguments.conditions and str(condition) not in arguments.conditions:
                 continue
             if condition is Condition.PEOPLE and not people.is_installed():
-                print(
-                    f"{condition}: left out, for its recordings are missing: apt-get install {people.PACKAGE}"
-                )
+                print(f"{condition}: skipped, its recordings are missing: apt-get install {people.PACKAGE}")
                 continue
             row = await measure(target, condition, arguments.questions)
             rows.append(row)
@@ -196,7 +196,7 @@ async def main() -> int:
 
 
 def print_wrong(row: Measured) -> None:
-    """Every wrong answer of a condition."""
+    """Print every wrong answer of a condition."""
     match row:
         case Row() | ChatRow():
             for question, reply, said in row.score.wrong:
@@ -209,7 +209,7 @@ def print_wrong(row: Measured) -> None:
 
 
 def put(path: Path, rows: list[Measured]) -> None:
-    """Put figures into a file, each in the place of those of its condition."""
+    """Write figures into a JSON file; replace those of the same conditions."""
     old = json.loads(path.read_text()) if path.exists() else []
     figures = {row["condition"]: row for row in old} | {row.name: row.figures() for row in rows}
     ordered = [figures[str(condition)] for condition in CONDITIONS if str(condition) in figures]

@@ -1,4 +1,4 @@
-"""Written conversations to measure with: held-out sentences, unheard voices and pictures of their own."""
+"""Chats for the evaluation: held-out sentences, held-out voices and new pictures."""
 
 import json
 import random
@@ -33,12 +33,12 @@ from benchmarks.quality.scoring import Score, Turn
 from benchmarks.quality.session import UnitByUnit, UnitFailed, sound
 
 _PER_TALK = 3
-"""Questions of one conversation; the later ones have the earlier answers before them."""
+"""Questions per chat; the history contains the earlier ones with their answers."""
 _NOTHING_SHOWN = 0.08
 _REQUESTS = 6
-"""Requests for the tool in a round of questions, one of each other intent."""
+"""Requests for the tool per round; each other intent has one question."""
 _OTHERS = 0.4
-"""Share of conversations in which another tool is offered beside it."""
+"""The share of chats with a second, unused tool."""
 
 
 class ChatCondition(StrEnum):
@@ -57,27 +57,27 @@ _CLIPS = (ChatCondition.CLIP, ChatCondition.SPOKEN_TOOL)
 
 @dataclass(frozen=True)
 class Asked:
-    """One message of the user and what belongs to it.
+    """One message of the user, and its exchange.
 
-    The reply to a request for the tool has the form `CALL: ANSWER`, the answer being that to the result.
+    The expected reply to a request for the tool is `CALL: ANSWER`, with the answer to the result of the call.
     """
 
     exchange: Exchange
     parts: tuple[pb.Content, ...]
     result: str = ""
-    """Result of the call."""
+    """The result of the call, for the model."""
 
 
 @dataclass(frozen=True)
 class Talk:
-    """Questions that are asked one after another, and the tools that are offered with them."""
+    """A chat: its questions in order, and its tools."""
 
     asked: list[Asked]
     tools: list[pb.Tool] = field(default_factory=list)
 
 
 def talks(condition: ChatCondition, questions: int, seed: int) -> list[Talk]:
-    """Conversations with at least `questions` questions, uniform over the intents."""
+    """Return chats with at least `questions` questions in sum, uniform over the intents."""
     rng = random.Random(f"{seed} {condition}")
     intents: tuple[Intent, ...] = (Intent.VISION,) if condition is ChatCondition.PICTURE else SPOKEN_INTENTS
     if condition in _TOOLS:
@@ -129,9 +129,10 @@ def _called(name: str, arguments: str) -> str:
 async def converse(
     channel: grpc.aio.Channel, talk: Talk, seed: int, speaks: bool
 ) -> list[tuple[Asked, Turn]]:
-    """The answers to a conversation, in each turn of which the history is sent again.
+    """Hold a chat and return its answers; every turn sends the whole history.
 
-    A turn that fails, as one whose call is written wrong, answers with the error and leaves no history.
+    The answer of a failed turn, such as one with a malformed tool call, is the error. It is not added to the
+    history.
     """
     session = UnitByUnit(channel)
     await session.open(pb.SessionConfig(mode=pb.SESSION_MODE_CHAT, seed=seed))
@@ -168,7 +169,7 @@ async def converse(
 
 
 def add(score: Score, answered: list[tuple[Asked, Turn]]) -> list[tuple[Exchange, Turn]]:
-    """Count one conversation; return the exactly right answers."""
+    """Count one chat; return the exactly right answers."""
     right = []
     for asked, turn in answered:
         exchange = asked.exchange

@@ -1,4 +1,4 @@
-"""Utterances to write down: unheard voices, held-out sentences, and how many words come out wrong."""
+"""Utterances for the evaluation of transcription, in held-out voices, and their word errors."""
 
 import random
 from collections import defaultdict
@@ -37,27 +37,27 @@ class Utterance:
 
 @dataclass
 class Errors:
-    """Words said and words wrong: put in, left out, or taken for another."""
+    """The number of spoken words, and of inserted, deleted and substituted ones."""
 
     words: int = 0
     wrong: int = 0
 
     @property
     def rate(self) -> float:
-        """Word error rate."""
+        """The word error rate."""
         return self.wrong / max(1, self.words)
 
 
 @dataclass
 class Written:
-    """Errors by intent, and every utterance that was not written down exactly."""
+    """Errors by intent, and every utterance that was not transcribed exactly."""
 
     by_intent: dict[Intent, Errors] = field(default_factory=lambda: defaultdict(Errors))
     wrong: list[tuple[str, str]] = field(default_factory=list)
     utterances: int = 0
 
     def total(self, *, in_domain: bool) -> Errors:
-        """Errors over the sentences of the domain, or over those outside it."""
+        """Return the errors in the sentences of the domain, or in those outside it."""
         total = Errors()
         for intent, errors in self.by_intent.items():
             if (intent is not Intent.OUT_OF_DOMAIN) == in_domain:
@@ -77,7 +77,7 @@ class Written:
 
 
 def distance(expected: list[str], said: list[str]) -> int:
-    """Fewest words to put in, leave out or exchange."""
+    """Return the least number of word insertions, deletions and substitutions."""
     row = list(range(len(said) + 1))
     for i, word in enumerate(expected, 1):
         above, row = row, [i]
@@ -87,7 +87,7 @@ def distance(expected: list[str], said: list[str]) -> int:
 
 
 def sessions(condition: DictationCondition, utterances: int, seed: int) -> list[list[Utterance]]:
-    """Sessions with at least `utterances` utterances, uniform over the intents."""
+    """Return sessions with at least `utterances` utterances in sum, uniform over the intents."""
     rng = random.Random(f"{seed} {condition}")
     rounds = -(-utterances // len(Intent))
     said = [
@@ -99,7 +99,7 @@ def sessions(condition: DictationCondition, utterances: int, seed: int) -> list[
 
 
 def _say(condition: DictationCondition, rng: random.Random, intent: Intent) -> Utterance:
-    """Return a sentence in a little noise, with up to a second of it before and after."""
+    """Return a sentence in weak noise, with up to a second of noise before and after it."""
     sentence = draw(rng, Split.HELD_OUT, intent).question
     voice = flite_voice(rng, "slt") if condition is DictationCondition.FLITE_SLT else held_out_voice(rng)
     pcm = voice.say(sentence) * np.float32(10 ** rng.uniform(-0.6, 0.1))

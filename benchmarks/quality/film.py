@@ -1,4 +1,4 @@
-"""The camera of a measured session: pictures drawn for it alone, and what the newest of them shows."""
+"""A simulated camera: newly drawn pictures for one session, and the scene of the newest picture."""
 
 import io
 import random
@@ -18,9 +18,9 @@ _NOTHING_SHOWN = 0.08
 
 
 class Film:
-    """One picture in each unit, or in about half of them, or up to three; one session in ten has no camera.
+    """A camera with one picture per unit, with up to three, or with pictures in half of the units.
 
-    Half of the cameras stand still: a scene is one picture, sent again and again.
+    One camera in ten is off. Half of the cameras are static: they repeat one picture of each scene.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -38,13 +38,13 @@ class Film:
         self.change()
 
     def change(self) -> None:
-        """Something else comes before the camera."""
+        """Change the scene."""
         rng = self._rng
         self.scene = NOTHING if rng.random() < _NOTHING_SHOWN else rng.choice(SCENES[1:])
         self._last = b""
 
     def roll(self, units: int) -> None:
-        """Film until there are `units` units."""
+        """Add the pictures of units up to a total of `units`."""
         while len(self.frames) < units:
             count = self._rng.randint(1, self._most) if self._rng.random() < self._share else 0
             self.frames.append(tuple(self._shoot() for _ in range(count)))

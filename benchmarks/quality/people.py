@@ -1,6 +1,7 @@
 """Questions in a person's voice: Debian's package asterisk-core-sounds-en-g722, one woman, 16 kHz.
 
-They are words and numbers, some of them joined. Training never hears them, and nothing of them is shipped.
+The recordings are words and numbers; some questions join several. Training does not use them, and they are
+not shipped.
 """
 
 import random
@@ -19,9 +20,9 @@ from antiphon_training.domains.mini import Intent, arithmetic
 PACKAGE: Final = "asterisk-core-sounds-en-g722"
 FOLDER: Final = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 INTENTS: Final = (Intent.GREETING, Intent.ARITHMETIC, Intent.DIGITS, Intent.THANKS, Intent.GOODBYE)
-"""Intents that the recordings can ask."""
+"""The intents for which there are recordings."""
 _GAP_S: Final = (0.02, 0.15)
-"""Seconds between joined words."""
+"""The range of the pause between joined words, in seconds."""
 _FIXED: Final = {
     Intent.GREETING: (("hello",), Exchange(Intent.GREETING, "hello", "hello how can i help you")),
     Intent.THANKS: (("auth-thankyou",), Exchange(Intent.THANKS, "thank you", "you are welcome")),
@@ -32,12 +33,12 @@ Sound = NDArray[np.float32]
 
 
 def is_installed() -> bool:
-    """Return whether the recordings are there."""
+    """Return whether the recordings are installed."""
     return FOLDER.is_dir()
 
 
 def question(rng: random.Random, intent: Intent) -> tuple[Exchange, Sound]:
-    """Draw a question and its sound: mono float32 at 16 kHz without silence round it, peak 0.6."""
+    """Draw a question and its sound: mono float32 at 16 kHz without silence around it, peak 0.6."""
     if intent in _FIXED:
         names, exchange = _FIXED[intent]
         return exchange, _joined(rng, [rng.choice(names)])
@@ -64,7 +65,7 @@ def _joined(rng: random.Random, names: list[str] | tuple[str, ...]) -> Sound:
 
 @cache
 def _recording(name: str) -> Sound:
-    """Return a recording without the silence round it."""
+    """Return a recording without the silence around it."""
     with av.open(str(FOLDER / f"{name}.g722"), format="g722") as container:
         sound = np.concatenate([frame.to_ndarray()[0] for frame in container.decode(audio=0)])
     return without_silence(sound.astype(np.float32) / 32768)

@@ -1,4 +1,4 @@
-"""A player of scripts into a worker through the three streams, which collects the model's output."""
+"""A player that sends a script to a worker over the three streams and collects the model's turns."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ class Player:
         self._turns: list[Turn] = []
 
     async def play(self) -> list[Turn]:
-        """Everything the model says in this session; raises if the worker fails the session or a unit."""
+        """Send the whole script; return the model's turns. Raises `RuntimeError` if a unit fails."""
         mode = pb.SESSION_MODE_VIDEO if self._script.frames else pb.SESSION_MODE_AUDIO
         ready = await self._streams.open(pb.SessionConfig(mode=mode, seed=self._seed))
         window = asyncio.Semaphore(ready.max_units_in_flight)

@@ -1,4 +1,4 @@
-"""The figures of an evaluation as tables."""
+"""The results of an evaluation as tables, and their goals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from benchmarks.quality.script import Condition
 from benchmarks.report import table
 
 BARS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
-"""At least these, and for false speech at most."""
+"""The goals: the least share, for false speech the largest."""
 _RIGHT_OF_VISION = 0.8
 CHAT_BARS = {
     ChatCondition.TEXT: 0.9,
@@ -21,9 +21,9 @@ CHAT_BARS = {
     ChatCondition.TOOL: 0.9,
     ChatCondition.SPOKEN_TOOL: 0.75,
 }
-"""At least this share of right answers."""
+"""The least share of right answers."""
 WORD_ERROR_BAR = 0.3
-"""At most this word error rate in the domain, on unseen voices."""
+"""The largest word error rate in the domain, for unseen voices."""
 _JUDGED = (Condition.PLAIN, Condition.PAUSES, Condition.THIRD_MINUTE, Condition.CAMERA, Condition.VISION)
 
 
@@ -35,7 +35,7 @@ class Measured(Protocol):
         """The name of its condition."""
 
     def missed(self) -> list[str]:
-        """Return the bars that it misses, in words."""
+        """Return a message for each missed goal."""
 
     def figures(self) -> dict[str, Any]:
         """Return the row for a JSON file."""
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def understood(self) -> float | None:
-        """Share of right replies whose sound an independent recogniser understood exactly."""
+        """Share of right replies that an independent recogniser transcribed exactly."""
         return self.score.understood
 
     def missed(self) -> list[str]:
@@ -163,7 +163,7 @@ class DictationRow:
 
 
 def right_by_intent(score: Score) -> dict[str, float]:
-    """Share of right answers to each intent."""
+    """Return the share of right answers to each intent."""
     return {
         str(intent): round(tally.right / max(1, tally.asked), 3)
         for intent, tally in sorted(score.by_intent.items())
@@ -171,7 +171,7 @@ def right_by_intent(score: Score) -> dict[str, float]:
 
 
 def tables(rows: Sequence[Measured]) -> str:
-    """Return all tables that there are rows for."""
+    """Return the tables of all kinds of rows, in Markdown."""
     spoken = [row for row in rows if isinstance(row, Row)]
     chats = [row for row in rows if isinstance(row, ChatRow)]
     dictations = [row for row in rows if isinstance(row, DictationRow)]
@@ -206,7 +206,7 @@ def dictation_table(rows: list[DictationRow]) -> str:
 
 
 def spoken_tables(rows: list[Row]) -> str:
-    """Return two Markdown tables: figures of each condition, and shares of right replies to each intent."""
+    """Return two Markdown tables: the figures of each condition, and the right replies by intent."""
     figures = table(
         ("condition", "questions", "exactly right", "onset in the right unit", "false speech", "understood"),
         [

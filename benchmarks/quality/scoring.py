@@ -1,4 +1,4 @@
-"""Scores of a session's answers."""
+"""Scores of the answers of full-duplex sessions."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from benchmarks.quality.script import Question, Script
 
 @dataclass
 class Turn:
-    """One turn of the model: its first unit, its words and its audio (24 kHz)."""
+    """One turn of the model: first unit, text, audio (float32 at 24 kHz), number of units and tool calls."""
 
     first_unit: int
     text: str = ""
@@ -25,7 +25,7 @@ class Turn:
 
 @dataclass
 class Tally:
-    """Counts over many questions."""
+    """The number of questions, of right and timely replies, and of judged and understood ones."""
 
     asked: int = 0
     right: int = 0
@@ -50,7 +50,7 @@ class Score:
     listening_units: int = 0
     false_units: int = 0
     wrong: list[tuple[str, str, str]] = field(default_factory=list)
-    """Question, right reply, and what was said instead."""
+    """Triples of question, right reply and actual reply."""
     misheard: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of the spoken text and the recogniser's different result."""
 
@@ -69,15 +69,15 @@ class Score:
 
     @property
     def understood(self) -> float | None:
-        """Share of right replies whose sound was understood exactly; None if none was judged."""
+        """Share of judged replies that were transcribed exactly; None if none was judged."""
         total = self.total
         return total.understood / total.spoken if total.spoken else None
 
 
 def replies(script: Script, turns: list[Turn]) -> Iterable[tuple[Question, list[Turn]]]:
-    """Each measured question with the turns begun between its start and the next question's start.
+    """Yield each measured question with the turns that began between its start and the next question's.
 
-    A turn that begins within the first unit of the next question is still the older one's.
+    A turn that begins within the first unit of the next question belongs to the older one.
     """
     for i, question in enumerate(script.questions):
         last = i == len(script.questions) - 1
@@ -87,13 +87,13 @@ def replies(script: Script, turns: list[Turn]) -> Iterable[tuple[Question, list[
 
 
 def listening_units(script: Script, first: int) -> set[int]:
-    """Return units from `first` on in which a perfect model listens."""
+    """Return the units from `first` on in which a perfect model listens."""
     speaking = {q.onset + i for q in script.questions for i in range(q.reply_units)}
     return {unit for unit in range(first, script.units) if unit not in speaking}
 
 
 def add(score: Score, script: Script, turns: list[Turn]) -> list[tuple[Question, Turn]]:
-    """Count one session; return the exactly right replies, whose sound is still to be judged."""
+    """Count one session; return the exactly right replies, whose audio is not yet judged."""
     right = []
     for question, begun in replies(script, turns):
         tally = score.by_intent[question.exchange.intent]

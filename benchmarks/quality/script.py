@@ -1,4 +1,4 @@
-"""Conversations for measurements: unheard voices, sentences never trained on, and the right answers."""
+"""Full-duplex sessions for the evaluation: held-out voices and sentences, and the right replies."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -16,10 +16,10 @@ from benchmarks.quality.film import Film
 from inference_service.models.pacing import chunks
 
 SEED = 7_102_026
-"""Fixed before the checkpoint was trained."""
+"""The seed of all draws; it was fixed before the checkpoint was trained."""
 _HOP = SAMPLE_RATE // FRAMES
 _FIRST_UNIT = 3
-"""Units at the start that the public defaults force to listen."""
+"""The number of units at the start that the default config forces to listen."""
 
 
 class Condition(StrEnum):
@@ -35,7 +35,7 @@ class Condition(StrEnum):
 
     @property
     def intents(self) -> tuple[Intent, ...]:
-        """The intents of the questions; with the camera on, the questions are those of the other rows."""
+        """The intents of the questions; with the camera on, the same as in the rows without a camera."""
         match self:
             case Condition.VISION:
                 return (Intent.VISION,)
@@ -47,17 +47,17 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a session: the units of its sound, and the reply that belongs to it."""
+    """One question of a session: its first unit, the right reply and the unit of its onset."""
 
     exchange: Exchange
     first_unit: int
     onset: int
-    """The unit in which the reply should begin: the first with 0.3 s after the question's end."""
+    """The unit in which the reply should begin: the first one with 0.3 s after the question's end."""
     measured: bool
 
     @property
     def reply_units(self) -> int:
-        """Units that the reply takes."""
+        """The number of units of the reply."""
         return len(chunks(self.exchange.reply))
 
 
@@ -74,7 +74,7 @@ class Script:
 
     @property
     def units(self) -> int:
-        """Seconds of sound."""
+        """The number of units, of one second each."""
         return len(self.pcm) // SAMPLE_RATE
 
 
@@ -85,10 +85,10 @@ def _gap(rng: random.Random, condition: Condition) -> float:
 
 
 def write_script(rng: random.Random, condition: Condition, intents: list[Intent]) -> Script:
-    """Return a session that asks one question of each intent; in the third minute, after two minutes of
-    others.
+    """Return a session with one measured question of each intent.
 
-    Where there is a camera, what is before it changes now and then up to the unit in which a reply begins.
+    `THIRD_MINUTE` has two minutes of other questions before them. With a camera, the scene sometimes changes,
+    at the latest in the unit in which a reply begins.
     """
     film = Film(rng) if condition in (Condition.CAMERA, Condition.VISION) else None
     sounds: list[tuple[int, NDArray[np.float32]]] = []
@@ -138,7 +138,7 @@ def spoken_question(
 
 
 def watched(film: Film, rng: random.Random, exchange: Exchange, onset: int) -> Exchange:
-    """Film until the reply has been given; a question about the picture is about the newest at its onset."""
+    """Add pictures up to the end of the reply; a vision question is about the newest one at its onset."""
     if rng.random() < 0.75:
         film.roll(rng.randint(min(len(film.frames), onset), onset))
         film.change()
@@ -150,7 +150,7 @@ def watched(film: Film, rng: random.Random, exchange: Exchange, onset: int) -> E
 
 
 def scripts(condition: Condition, questions: int, seed: int) -> list[Script]:
-    """Sessions with at least `questions` measured questions, uniform over the condition's intents."""
+    """Return sessions with at least `questions` measured questions, uniform over the intents."""
     rng = random.Random(f"{seed} {condition}")
     intents = condition.intents
     rounds = -(-questions // len(intents))

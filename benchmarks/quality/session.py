@@ -1,4 +1,4 @@
-"""A session whose units are played one after another, with its input and output."""
+"""Sessions on a worker: the three streams, and a client that sends one unit at a time."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from benchmarks.quality.scoring import Turn
 
 
 class UnitFailed(Exception):
-    """A unit failed; the text says why."""
+    """The error for a failed unit, with the worker's message."""
 
 
 class Streams:
@@ -31,25 +31,25 @@ class Streams:
         )
 
     async def open(self, config: pb.SessionConfig) -> pb.SessionReady:
-        """Send the first message and wait for its answer."""
+        """Send the configuration and wait for its answer."""
         await self.prefill.write(pb.PrefillRequest(unit=0, config=config))
         ready: pb.SessionReady = (await self.prefill.read()).ready
         return ready
 
     async def send(self, request: pb.PrefillRequest) -> None:
-        """Orders one whole unit."""
+        """Send one unit: its input, and the requests to generate and finalize."""
         await self.prefill.write(request)
         await self.generate.write(pb.GenerateRequest(unit=request.unit, run=pb.GenerateUnit()))
         await self.finalize.write(pb.FinalizeRequest(unit=request.unit))
 
     async def done(self) -> None:
-        """Nothing more is sent."""
+        """Half-close the streams."""
         for call in (self.prefill, self.generate, self.finalize):
             await call.done_writing()
 
 
 class UnitByUnit:
-    """A session of whole turns or chunks, each of them sent when the one before is over."""
+    """A session that sends each unit after the end of the one before."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._streams = Streams(channel)
@@ -60,7 +60,11 @@ class UnitByUnit:
         await self._streams.open(config)
 
     async def play(self, request: pb.PrefillRequest) -> Turn:
-        """Run one unit, whose number is set here. Raises UnitFailed; the session goes on."""
+        """Run one unit and return its output. This sets the unit number in `request`.
+
+        Raises `UnitFailed` if generation fails; the session can go on. Raises `RuntimeError` if the input is
+        rejected.
+        """
         self._unit += 1
         request.unit = self._unit
         await self._streams.send(request)
@@ -97,18 +101,18 @@ def _add(turn: Turn, piece: pb.ToolCallDelta) -> None:
 
 
 async def answers(call: Any) -> AsyncIterator[Any]:
-    """Every message of a stream up to its end."""
+    """Yield every message of a stream up to its end."""
     while (answer := await call.read()) is not grpc.aio.EOF:
         yield answer
 
 
 def channel_to(target: str) -> grpc.aio.Channel:
-    """Return a channel to a worker's own address."""
+    """Return a channel to the worker at `target`."""
     return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
 
 
 def sound(samples: NDArray[np.float32]) -> common.AudioChunk:
-    """Mono sound at 16 kHz as a message."""
+    """Return float32 mono audio at 16 kHz as a message."""
     return common.AudioChunk(
         encoding=common.AUDIO_ENCODING_PCM_F32LE,
         sample_rate_hz=SAMPLE_RATE,

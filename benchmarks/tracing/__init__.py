@@ -1,1 +1,1 @@
-"""Cost and output of tracing."""
+"""Cost of tracing, and the trace of one conversation."""

@@ -1,7 +1,8 @@
-"""Cost and output of tracing: `python -m benchmarks.tracing cost|conversation|picture [--short]`.
+"""Cost of tracing, and a trace: `python -m benchmarks.tracing cost|conversation|picture [--short]`.
 
-`cost` prints a table, writes it to `results/` and, unless it was short, into `docs/observability.md`;
-`conversation` holds one and writes its spans to `docs/conversation.json`; `picture` draws them.
+`cost` prints a table and writes it to `results/`; without `--short` also into `docs/observability.md`.
+`conversation` holds a conversation, writes its spans to `docs/conversation.json` and draws them. `picture`
+only draws them.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from benchmarks.tracing import conversation, cost, document, timeline
 
 
 def main() -> int:
-    """Do one of the three. Exit code 1 if a goal is missed."""
+    """Run the command; return the exit code: 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("cost", "conversation", "picture"))
     parser.add_argument("--short", action="store_true", help="cost: fewer and shorter windows")

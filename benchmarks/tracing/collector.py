@@ -1,4 +1,4 @@
-"""A collector of spans on loopback: takes OTLP over HTTP and keeps what it gets.
+"""A collector of spans on loopback that receives OTLP over HTTP and stores it.
 
 `python -m benchmarks.tracing.collector` prints `ready on <address>` and answers each line on its standard
 input with the number of spans so far.
@@ -23,7 +23,7 @@ PATH: Final = "/v1/traces"
 
 
 class Collector:
-    """Listens while its block lasts."""
+    """A context manager with an OTLP server on a free loopback port."""
 
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
@@ -46,14 +46,14 @@ class Collector:
                 self.wfile.write(answer)
 
             def log_message(self, *_: Any) -> None:
-                """Keep standard error for what is wrong."""
+                """Do not log requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="collector", daemon=True)
 
     @property
     def endpoint(self) -> str:
-        """For OTEL_EXPORTER_OTLP_ENDPOINT."""
+        """The URL for OTEL_EXPORTER_OTLP_ENDPOINT."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -68,23 +68,23 @@ class Collector:
 
     @property
     def raw(self) -> bytes:
-        """Everything that came over the wire."""
+        """The bodies of all requests so far, joined."""
         return b"".join(self._bodies)
 
     def resources(self) -> list[ResourceSpans]:
-        """Everything so far, as it came."""
+        """Return the resource spans of all requests so far."""
         requests = (ExportTraceServiceRequest.FromString(body) for body in list(self._bodies))
         return [resource for request in requests for resource in request.resource_spans]
 
     def spans(self) -> Iterator[Span]:
-        """Every span so far."""
+        """Yield every span so far."""
         for resource in self.resources():
             for scope in resource.scope_spans:
                 yield from scope.spans
 
 
 def main() -> None:
-    """Collect until its standard input ends."""
+    """Collect until standard input ends."""
     with Collector() as collector:
         print(f"ready on {collector.endpoint}", flush=True)
         for _ in sys.stdin:

@@ -1,7 +1,7 @@
-"""One real conversation with the shipped model, every span of it, as OTLP in JSON.
+"""The spans of one conversation with the shipped model, as OTLP in JSON.
 
-The file is what trace viewers take: one object with `resourceSpans`, ids in hexadecimal. Adapter and worker
-run as a user starts them, the client is `antiphon talk`.
+Trace viewers accept the file: one object with `resourceSpans`, ids in hexadecimal. Adapter and worker run
+with default options; the client is `antiphon talk`.
 """
 
 import base64
@@ -40,7 +40,7 @@ def record(recording: Path = RECORDING) -> dict[str, Any]:
 
 
 def as_json(resources: Iterable[ResourceSpans]) -> dict[str, Any]:
-    """Resource spans in the JSON of OTLP: one entry for each process, spans in the order of their start."""
+    """Return resource spans in the JSON of OTLP: one entry per process, spans ordered by start time."""
     by_process: dict[str, dict[str, Any]] = {}
     for resource in resources:
         entry = MessageToDict(resource, use_integers_for_enums=True)
@@ -61,6 +61,6 @@ def _hexadecimal(span: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(spans: dict[str, Any], file: Path = FILE) -> None:
-    """The file, a span or a link on a line."""
+    """Write the file, with each span or link on its own line."""
     lines = json.dumps(spans, separators=(",", ":")).replace('{"traceId"', '\n{"traceId"')
     file.write_text(lines + "\n")

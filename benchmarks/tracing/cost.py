@@ -1,10 +1,10 @@
-"""CPU per unit of adapter and worker without tracing, with 1 % of the sessions traced and with all of them.
+"""CPU time per unit of adapter and worker without tracing, with 1 % of the sessions traced and with all.
 
-Without a model: each setting has an adapter and a worker that plays a script, whose sessions speak in real
-time. With the shipped model: each setting has a worker that holds conversations of workload W. All settings
-run at the same time and share one core, so that other load on the machine is the same for all of them;
-clients and collectors have the other core. New sessions begin in each window, since a session is traced or
-not from its beginning. Ratios are taken within a window, against tracing switched off; figures are medians.
+Without a model, each setting has an adapter and a scripted worker with sessions in real time. With the
+shipped model, each setting has a worker with conversations of workload W. All settings run at the same time
+and share one core, so that other load on the machine affects them equally; clients and collectors have the
+other core. Each window has new sessions, because sampling is decided at the start of a session. Ratios
+compare a setting with tracing off in the same window; the results are medians.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from benchmarks.tracing.settings import METRICS, NOTHING, sampled
 
 RESULTS: Final = Path(__file__).parent / "results"
 MODEL_WARM_UP: Final = 3
-"""Units of each conversation of workload W before a window."""
+"""The warm-up of each conversation of workload W, in units."""
 
 WARM_UP_S: Final = 2.0
 IN_TIME: Final = 0.9
-"""Share of units that has to be answered while a window is measured."""
+"""The least share of units with an answer in time for a valid window."""
 
 MOST_TRIES: Final = 5
 NONE: Final = "no telemetry"
@@ -40,12 +40,12 @@ ALL: Final = "100 %"
 
 @dataclass(frozen=True)
 class Scale:
-    """Extent of a run: for each setting, in each window."""
+    """The extent of a run. `seconds` is the length of a window."""
 
     sessions: int
-    """Without a model."""
+    """Sessions of each setting without a model."""
     conversations: int
-    """Figure for a unit of workload W."""
+    """Conversations of workload W of each setting."""
     windows: int
     seconds: int
 
@@ -54,7 +54,7 @@ FULL: Final = Scale(sessions=32, conversations=8, windows=12, seconds=10)
 SHORT: Final = Scale(sessions=10, conversations=4, windows=3, seconds=5)
 
 SHARE_OF_UNIT: Final = 0.03
-"""Largest share of a unit of workload W that tracing all sessions may add in both processes together."""
+"""The goal: the largest CPU time that tracing all sessions may add, as a share of a unit of workload W."""
 
 SCRIPTED: Final = ("tests.support.scripted_worker", "--script", "talk", "--listen", "127.0.0.1:0", "--slots")
 SHIPPED: Final = ("benchmarks.crowd.worker", "--slots")
@@ -62,52 +62,52 @@ SHIPPED: Final = ("benchmarks.crowd.worker", "--slots")
 
 @dataclass(frozen=True)
 class Pair:
-    """Adapter and worker with one setting."""
+    """The adapter and the worker of one setting."""
 
     adapter: Process
     worker: Process
 
     def cpu_s(self) -> tuple[float, float]:
-        """Return the CPU-seconds that each has used so far."""
+        """Return the CPU-seconds of adapter and worker so far."""
         return self.adapter.cpu_s(), self.worker.cpu_s()
 
 
 @dataclass(frozen=True)
 class Window:
-    """CPU-microseconds per unit of each process of one setting; 0 for an adapter that is not there."""
+    """CPU-microseconds per unit of each process of one setting; 0 without an adapter."""
 
     adapter_us: float
     worker_us: float
 
     @property
     def both_us(self) -> float:
-        """Return the sum of both processes."""
+        """The sum of both processes."""
         return self.adapter_us + self.worker_us
 
 
 @dataclass
 class Setting:
-    """One way to trace, and its results."""
+    """One setting of tracing, and its results."""
 
     name: str
     share: float | None
-    """The share of sampled sessions; None for no collector at all."""
+    """The share of sampled sessions; None without tracing."""
     variables: Mapping[str, str]
     windows: list[Window] = field(default_factory=list)
     units: int = 0
-    """Answered in all, also while nothing was measured."""
+    """The number of answered units, including those of warm-ups."""
     spans: int = 0
     """The number of spans of every kind that the collector received."""
 
 
 def settings(*, without_telemetry: bool) -> list[Setting]:
-    """Return the settings to compare; one without metrics too if `without_telemetry`."""
+    """Return the settings to compare, with one without metrics if `without_telemetry`."""
     traced = [Setting(OFF, None, METRICS), Setting(FEW, 0.01, {}), Setting(ALL, 1.0, {})]
     return [Setting(NONE, None, NOTHING), *traced] if without_telemetry else traced
 
 
 async def window(pair: Pair, setting: Setting, sessions: int, seconds: float) -> Window | None:
-    """Let `sessions` speak for so long; None if too few units were answered to call it real time."""
+    """Measure `sessions` sessions for `seconds`; return None if too few units were answered in time."""
     crowd = Crowd(pair.adapter.port)
     await crowd.fill(sessions)
     crowd.active = sessions
@@ -138,7 +138,10 @@ async def conversations(
 async def _together(
     chosen: Sequence[Setting], measure: Callable[[Setting], Awaitable[Window | None]]
 ) -> None:
-    """Measure one window of all settings at the same time, again if the machine had too much else to do."""
+    """Measure one window of all settings at the same time; repeat it if too few units were in time.
+
+    Raises `SystemExit` after `MOST_TRIES` attempts.
+    """
     for _ in range(MOST_TRIES):
         found = await asyncio.gather(*map(measure, chosen))
         good = [one for one in found if one is not None]
@@ -146,12 +149,12 @@ async def _together(
             for setting, one in zip(chosen, good, strict=True):
                 setting.windows.append(one)
             return
-    raise SystemExit("Too few units were answered in time: too much else runs on this machine.")
+    raise SystemExit("Too few units were answered in time. Reduce the other load on this machine.")
 
 
 @contextmanager
 def _collecting(chosen: Sequence[Setting]) -> Iterator[dict[str, Mapping[str, str]]]:
-    """Run a collector for each traced setting; yield the variables of each and count its spans at the end."""
+    """Run a collector for each traced setting; yield the variables by setting; count spans at the end."""
     with ExitStack() as stack:
         listening: dict[str, Process] = {}
         variables = {setting.name: setting.variables for setting in chosen}
@@ -167,7 +170,7 @@ def _collecting(chosen: Sequence[Setting]) -> Iterator[dict[str, Mapping[str, st
 
 
 async def compare(chosen: Sequence[Setting], sessions: int, windows: int, seconds: float) -> None:
-    """Measure adapter and scripted worker with every setting, each with so many sessions."""
+    """Measure an adapter and a scripted worker with every setting, with `sessions` sessions each."""
     with _collecting(chosen) as variables, ExitStack() as stack:
         pairs = {}
         for name, told in variables.items():
@@ -200,12 +203,12 @@ def ratios(chosen: Sequence[Setting], name: str) -> list[float]:
 
 
 def ratio(chosen: Sequence[Setting], name: str) -> float:
-    """Return the median of them."""
+    """Return the median of `ratios`."""
     return statistics.median(ratios(chosen, name))
 
 
 def added_us(chosen: Sequence[Setting], name: str) -> float:
-    """Return the CPU-microseconds that a setting adds to a unit, against tracing off; the median."""
+    """Return the median CPU-microseconds that a setting adds to a unit, relative to tracing off."""
     return statistics.median(own.both_us - base.both_us for own, base in _pairs(chosen, name))
 
 
@@ -216,7 +219,7 @@ def unit_us(scripted: Sequence[Setting], shipped: Sequence[Setting]) -> float:
 
 
 def share_of_unit(scripted: Sequence[Setting], shipped: Sequence[Setting], name: str) -> float:
-    """Return what a setting adds to both processes without a model, as a share of a unit of workload W."""
+    """Return the CPU time that a setting adds to both processes, as a share of a unit of workload W."""
     return added_us(scripted, name) / unit_us(scripted, shipped)
 
 
@@ -226,7 +229,7 @@ def _pairs(chosen: Sequence[Setting], name: str) -> list[tuple[Window, Window]]:
 
 
 def rows(behind: str, chosen: Sequence[Setting]) -> list[tuple[object, ...]]:
-    """Return the table: one line for each setting."""
+    """Return the rows of the table: one for each setting."""
     lines: list[tuple[object, ...]] = []
     for setting in chosen:
         found = ratios(chosen, setting.name)

@@ -1,4 +1,4 @@
-"""The writer of the figures of `results/cost.json` between the marks in `docs/observability.md`."""
+"""The writer of `results/cost.json` as a section of `docs/observability.md`."""
 
 import json
 from pathlib import Path
@@ -13,5 +13,5 @@ END: Final = "<!-- end of cost -->"
 
 
 def write() -> None:
-    """Write the section anew."""
+    """Replace the section between the marks."""
     put(section(json.loads((RESULTS / "cost.json").read_text())), DOCUMENT, BEGIN, END)

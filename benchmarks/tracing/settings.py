@@ -1,4 +1,4 @@
-"""Trace settings of the processes under test."""
+"""Environment variables for the telemetry of the processes under test."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,7 +11,7 @@ METRICS: Final[Mapping[str, str]] = {"OTEL_TRACES_EXPORTER": "none"}
 
 
 def sampled(endpoint: str, share: float) -> Mapping[str, str]:
-    """Return variables for metrics, and for traces of this share of the sessions."""
+    """Return variables for metrics, and for traces of `share` of the sessions to `endpoint`."""
     return {
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,

@@ -1,4 +1,4 @@
-"""Drawing of a recorded conversation: one bar for each span, then one of its units close up."""
+"""A picture of a recorded conversation: one bar per span, and a second panel with one unit enlarged."""
 
 import json
 import math
@@ -50,7 +50,7 @@ ROW: Final = 32
 BAR: Final = 16
 AXIS: Final = 34
 THIN: Final = 1.5
-"""Narrowest bar: a span that is shorter must still be seen."""
+"""The least width of a bar, so that short spans are visible."""
 
 _STYLE: Final = """
   text { font: 12px system-ui, sans-serif; fill: #24292f }
@@ -128,12 +128,12 @@ def _values(entry: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """Bars at one height; words stand above those that have some."""
+    """The bars of one row; `words` are texts above bars."""
 
     label: str
     bars: Sequence[Bar]
     words: Mapping[str, str] = field(default_factory=dict)
-    """By the id of the span."""
+    """Span id -> text."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class Panel:
         return TITLE + ROW * len(self.rows) + AXIS
 
     def x(self, seconds: float) -> float:
-        """Return where a time is."""
+        """Return the x coordinate of a time, in pixels."""
         return LEFT + (seconds - self.begin) * (WIDTH - LEFT - RIGHT) / (self.end - self.begin)
 
     def draw(self, top: int) -> Iterator[str]:
-        """The elements, `top` pixels from above."""
+        """Yield the SVG elements, `top` pixels below the upper edge."""
         yield f'<text class="title" x="16" y="{top + 18}">{escape(self.title)}</text>'
         first, last = top + TITLE, top + TITLE + ROW * len(self.rows)
         for i in range(math.floor((self.end - self.begin) / self.step + 1e-6) + 1):
@@ -186,14 +186,14 @@ class Panel:
                 yield f'<circle class="said" cx="{self.x(at):.1f}" cy="{y + BAR / 2}" r="4"/>'
 
     def _words(self, bar: Bar, words: str, y: int) -> str:
-        """Above the bar, to the left of its beginning where there is no room to the right."""
+        """Return text above the bar, left of its beginning if there is no room to the right."""
         x = self.x(bar.begin)
         anchor = "end" if x + 7 * len(words) > WIDTH - 8 else "start"
         return f'<text class="small" x="{x:.1f}" y="{y - 4}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def draw(bars: Sequence[Bar]) -> str:
-    """Return the whole picture."""
+    """Return the picture as SVG."""
     panels = (_conversation(bars), _close_up(bars))
     height = LEGEND + sum(panel.height for panel in panels)
     lines = [
@@ -228,7 +228,7 @@ def _conversation(bars: Sequence[Bar]) -> Panel:
 
 
 def _close_up(bars: Sequence[Bar]) -> Panel:
-    """Return the unit with which the answer begins, and its children."""
+    """Return the panel of the first speaking unit and its child spans."""
     units = [bar for bar in bars if bar.name == SPAN_UNIT]
     speaking = [bar for bar in units if any(name == EVENT_FIRST_AUDIO for name, _ in bar.events)]
     unit = (speaking or units)[0]
@@ -240,5 +240,5 @@ def _close_up(bars: Sequence[Bar]) -> Panel:
 
 
 def write(picture: Path = PICTURE) -> None:
-    """Draw the recording."""
+    """Write the picture of the recorded conversation."""
     picture.write_text(draw(read()))

@@ -1,1 +1,1 @@
-"""Growth of a worker's memory with the sessions and units it has served."""
+"""Growth of a worker's memory with the number of served sessions and units."""

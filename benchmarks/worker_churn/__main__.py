@@ -1,10 +1,10 @@
-"""Prints what sessions and units leave behind in a worker: `python -m benchmarks.worker_churn`.
+"""Memory growth of a worker with its sessions and units: `python -m benchmarks.worker_churn`.
 
-Starts a worker as a process, lets short sessions of one unit follow one another and prints the resident
-memory of the process after every 500 of them, with what each session of that stretch cost: first with a
-worker that plays a script, which shows what calls and sessions cost, then with the shipped checkpoint, which
-adds the engine. That one then has a session of 3,000 units, of which the same is told; the other keeps what
-it is sent. `--json FILE` keeps the figures; those of the last run are in `results/growth.json`.
+The command runs short sessions of one unit on a worker process. After every 500 sessions it prints the
+resident memory and the growth per session. It measures a scripted worker, which shows the growth by calls and
+sessions, and then the shipped checkpoint, which adds the engine. The second worker also has a session of
+3,000 units with the same output; the scripted one has none, because it stores its input. `--json FILE` writes
+the figures; those of the last run are in `results/growth.json`.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def running(name: str, socket: Path) -> Iterator[int]:
     try:
         line = process.stdout.readline()
         if not line.startswith(READY):
-            raise SystemExit(f"The worker did not start: {line or 'it said nothing'}")
+            raise SystemExit(f"The worker did not start: {line or 'no output'}")
         yield process.pid
     finally:
         process.terminate()
@@ -52,13 +52,15 @@ def running(name: str, socket: Path) -> Iterator[int]:
 
 
 def main() -> None:
-    """Measure and print; see the module."""
+    """Measure and print the growth; write it with `--json`."""
     parser = argparse.ArgumentParser(description="How a worker's memory grows with the sessions it served.")
-    parser.add_argument("--worker", choices=WORKERS, action="append", help="only this one")
+    parser.add_argument(
+        "--worker", choices=WORKERS, action="append", help="only this worker; may be repeated"
+    )
     parser.add_argument("--sessions", type=int, default=3000)
-    parser.add_argument("--units", type=int, default=3000, help="of one session (default 3000)")
+    parser.add_argument("--units", type=int, default=3000, help="units of the long session (default 3000)")
     parser.add_argument("--every", type=int, default=500)
-    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
     points, of_units = {}, {}
     for name in arguments.worker or WORKERS:

@@ -1,4 +1,4 @@
-"""The resident memory of a worker while sessions come and go, and during one long session."""
+"""The resident memory of a worker during many short sessions, and during one long session."""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 
 SLOTS: Final = 4
 WARM_UP: Final = 500
-"""Sessions that are not counted: caches and arenas fill."""
+"""Sessions before the measurement: caches and arenas grow to their size."""
 
 RECORDING: Final = Path(__file__).parents[2] / "clients/recordings/counting.wav"
 UNIT: Final = np.zeros(16_000, np.float32)
@@ -26,16 +26,16 @@ CONFIG: Final = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
 
 @dataclass(frozen=True)
 class Point:
-    """The process after so many sessions, or units of one."""
+    """The memory of a process after `count` sessions, or units of one session."""
 
     count: int
     rss_kib: int
     kib_each: float
-    """Since the point before."""
+    """The growth per session or unit since the point before."""
 
 
 def rss_kib(pid: int) -> int:
-    """Resident memory of a process in KiB."""
+    """Return the resident memory of a process in KiB. Raises `SystemExit` if it has ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -43,7 +43,7 @@ def rss_kib(pid: int) -> int:
 
 
 async def session(channel: grpc.aio.Channel) -> None:
-    """Run one session from its streams to its end, with one unit of silence."""
+    """Run one session with one unit of silence."""
     async with Session.open(channel, CONFIG) as opened:
         await opened.send_unit(UNIT)
         opened.half_close()
@@ -75,9 +75,10 @@ async def measure(pid: int, socket: Path, sessions: int, every: int) -> list[Poi
 
 
 async def measure_units(pid: int, socket: Path, units: int, every: int) -> list[Point]:
-    """Return a point after every `every` units of one session, which says and hears something all the time.
+    """Return a point after every `every` units of one session with speech as input.
 
-    Units follow one another as fast as they are answered; the first `every` fill context and arenas.
+    Each unit is sent when the one before is finalized. The first `every` units are a warm-up: they fill
+    context and arenas.
     """
     said = read_wav(RECORDING)
     said = said[: len(said) // INPUT_RATE_HZ * INPUT_RATE_HZ].reshape(-1, INPUT_RATE_HZ)

@@ -22,7 +22,7 @@ def test_section_is_replaced_between_its_marks(tmp_path: Path) -> None:
 def test_page_without_one_place_is_refused_and_left_alone(tmp_path: Path, text: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
-    with pytest.raises(ValueError, match="has not one"):
+    with pytest.raises(ValueError, match="must have"):
         put("figures", page, BEGIN, END)
     assert page.read_text() == text
 

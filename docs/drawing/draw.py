@@ -1,6 +1,6 @@
-"""Draws the subpackages of each package into `docs/architecture.md`: `python -m docs.drawing.draw`.
+"""The command that draws the subpackages of each package: `python -m docs.drawing.draw`, `make pictures`.
 
-`make pictures` does the same.
+It writes the pictures in `docs/architecture` and the tables in `docs/architecture.md`.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ PICTURES: Final = "docs/architecture"
 
 
 def files(tree: SourceTree) -> dict[str, str]:
-    """The pictures and the page, by their paths below the root."""
+    """Return the texts of the pictures and of the page, by their paths below the root."""
     text = DOCUMENT.read_text()
     found = {}
     for package in PACKAGES:
@@ -41,7 +41,7 @@ def _rows(subpackages: Subpackages, table: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Runs from the command line."""
+    """Run from the command line."""
     for name, text in files(repository()).items():
         (ROOT / name).parent.mkdir(exist_ok=True)
         (ROOT / name).write_text(text)

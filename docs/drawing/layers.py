@@ -1,6 +1,6 @@
-"""The subpackages of each package and which way they may import: `layers.toml` beside the source.
+"""The subpackages of each package, and the imports that `layers.toml` allows.
 
-A subpackage is a folder, named below its package, or a module that stands in none.
+A subpackage is a folder, named by its path in the package, or a module directly in the package.
 """
 
 import ast
@@ -16,12 +16,12 @@ from docs.drawing.source_tree import SourceTree, is_within
 
 TABLE: Final = Path(__file__).with_name("layers.toml")
 MOST: Final = 15
-"""Modules in a folder."""
+"""The largest number of modules in a folder."""
 LEAST: Final = 2
-"""Modules and folders in a folder."""
+"""The least number of modules and folders in a folder."""
 
 Layers = list[list[str]]
-"""The subpackages of a package, top to bottom; those of one line know nothing of each other."""
+"""The subpackages of a package, top to bottom; those of one layer do not import each other."""
 
 
 def layers(package: str) -> Layers:
@@ -30,7 +30,7 @@ def layers(package: str) -> Layers:
 
 
 class Arrow(NamedTuple):
-    """A module imports another of its package, which stands in another subpackage."""
+    """An import of a module of another subpackage of the same package."""
 
     importer: str
     imported: str
@@ -54,39 +54,39 @@ class Subpackages:
             if (target := self._own(imported.module)) and self.subpackage(module) != self.subpackage(target)
         ]
         self.contents: dict[str, list[str]] = defaultdict(list)
-        """Modules of each subpackage. A folder's `__init__` counts only if it imports what others use."""
+        """The modules of each subpackage; a folder's `__init__` only if it imports modules of its package."""
         for module in self.modules:
             if not self._is_folder(module) or any(self._own(it.module) for it in tree.imports[module]):
                 self.contents[self.subpackage(module)].append(module)
 
     def subpackage(self, module: str) -> str:
-        """The subpackage in which a module stands."""
+        """Return the subpackage of a module."""
         folder = module if self._is_folder(module) else module.rpartition(".")[0]
         if folder == self._package:
             return "__init__" if module == folder else module.rpartition(".")[2]
         return folder.removeprefix(f"{self._package}.")
 
     def sentence(self, subpackage: str) -> str:
-        """The first paragraph of a subpackage's docstring, on one line."""
+        """Return the first paragraph of a subpackage's docstring, on one line."""
         module = self._package if subpackage == "__init__" else f"{self._package}.{subpackage}"
         text = ast.get_docstring(ast.parse(self._tree.files[module].read_text())) or ""
         return " ".join(text.partition("\n\n")[0].split())
 
     def label(self, subpackage: str) -> str:
-        """A subpackage as a path below its package."""
+        """Return the path of a subpackage in its package."""
         path = subpackage.replace(".", "/")
         module = f"{self._package}.{subpackage}"
         return f"{path}/" if module in self._tree.files and self._is_folder(module) else f"{path}.py"
 
     def graph(self) -> dict[str, set[str]]:
-        """Subpackage -> the subpackages that it imports."""
+        """Return the imported subpackages of each subpackage."""
         found: dict[str, set[str]] = {subpackage: set() for subpackage in self.contents}
         for arrow in self.arrows:
             found[arrow.start].add(arrow.end)
         return found
 
     def module_graph(self) -> dict[str, set[str]]:
-        """Module -> the modules of the package that it imports when it is loaded."""
+        """Return the modules of the package that each module imports at load time."""
         return {
             module: {
                 target
@@ -106,7 +106,7 @@ class Subpackages:
     # --------------------------------------------------------------------- faults
 
     def unlisted(self, table: Layers) -> list[str]:
-        """Subpackages without a place in the table, and places without a subpackage."""
+        """Return errors for subpackages that the table lacks, names of no subpackage, and duplicates."""
         listed = [subpackage for line in table for subpackage in line]
         return [
             *(
@@ -115,7 +115,7 @@ class Subpackages:
                 if it not in listed
             ),
             *(
-                f"{TABLE.name} names {it}, which {self._package} has not"
+                f"{TABLE.name} names {it}, which is no subpackage of {self._package}"
                 for it in listed
                 if it not in self.contents
             ),
@@ -123,7 +123,7 @@ class Subpackages:
         ]
 
     def upward(self, table: Layers) -> list[str]:
-        """Imports that do not go down."""
+        """Return errors for imports of the same layer or of a higher one."""
         depth = {subpackage: i for i, line in enumerate(table) for subpackage in line}
         found = []
         for module, target, line, start, end in self.arrows:
@@ -132,8 +132,8 @@ class Subpackages:
                 found.append(f"{module} imports {target} in line {line}: {end} stands {where} {start}")
         return found
 
-    def crowded(self) -> list[str]:
-        """Folders with too many or too few modules."""
+    def wrong_size(self) -> list[str]:
+        """Return errors for folders with too many or too few modules."""
         found = []
         for folder in self._folders():
             inside = [m for m in self.modules if m.rpartition(".")[0] == folder]
@@ -144,8 +144,8 @@ class Subpackages:
                 found.append(f"{folder} has {len(inside)} modules and folders, fewer than {LEAST}")
         return found
 
-    def silent(self) -> list[str]:
-        """Folders that do not say in one sentence what is in them."""
+    def undescribed(self) -> list[str]:
+        """Return errors for folders whose docstring does not begin with exactly one sentence."""
         found = []
         for module in self._folders():
             text = self.sentence(self.subpackage(module))
@@ -157,8 +157,8 @@ class Subpackages:
         return [module for module in self.modules if self._is_folder(module)]
 
 
-def circle(graph: Mapping[str, Iterable[str]]) -> str:
-    """A circle in a graph, if there is one."""
+def cycle(graph: Mapping[str, Iterable[str]]) -> str:
+    """Return a cycle of a graph as text, or an empty string."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

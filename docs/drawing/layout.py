@@ -1,7 +1,7 @@
-"""Layout of a picture whose arrows all point down: positions of the boxes and waypoints of the arrows.
+"""Layered layout of a graph whose arrows all point down: positions of boxes and waypoints of arrows.
 
-Each box has a row. An arrow over several rows gets a place in each that it passes, so that it runs between
-the boxes. Rows are ordered so that few arrows cross, then moved so that arrows are straight.
+Each box has a row. An arrow over several rows gets a waypoint in each row between, so that it runs between
+the boxes. The order in a row minimises crossings; then the positions are moved to straighten the arrows.
 """
 
 import itertools
@@ -14,17 +14,17 @@ from typing import Final
 Graph = Mapping[str, set[str]]
 Arrow = tuple[str, str]
 Point = tuple[float, int]
-"""x in the unit of the widths, and a row."""
+"""x in the unit of the widths, and the number of a row."""
 Spot = str | tuple[str, str, int]
-"""A box, or an arrow in a row that it passes."""
+"""A box, or a waypoint: the two ends of an arrow and a row."""
 
 GAP: Final = 22.0
-"""Between boxes of a row."""
+"""The least distance between two boxes of a row."""
 PASSAGE: Final = 14.0
-"""Between a passing arrow and what stands beside it."""
+"""The least distance between a waypoint and its neighbour."""
 SWEEPS: Final = 24
 STIFFNESS: Final = 8
-"""How much more an arrow keeps straight than it is drawn to its boxes."""
+"""The weight of links between waypoints, which keep an arrow straight; links to boxes weigh 1."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Layout:
     """The points on each arrow's path, its two boxes included."""
 
 
-def essential(graph: Graph) -> dict[str, set[str]]:
-    """The arrows of a graph without circles that no longer way replaces."""
+def transitive_reduction(graph: Graph) -> dict[str, set[str]]:
+    """Return the transitive reduction of an acyclic graph: without arrows that a longer path implies."""
     reached: dict[str, set[str]] = {}
     for node in TopologicalSorter(graph).static_order():
         reached[node] = set().union(*({end} | reached[end] for end in graph.get(node, ())))
@@ -48,8 +48,8 @@ def essential(graph: Graph) -> dict[str, set[str]]:
     }
 
 
-def placed(graph: Graph, rows: Sequence[Sequence[str]], widths: Mapping[str, float]) -> Layout:
-    """Lays a graph out whose arrows go from earlier rows to later ones."""
+def laid_out(graph: Graph, rows: Sequence[Sequence[str]], widths: Mapping[str, float]) -> Layout:
+    """Return the layout of a graph whose arrows lead from earlier rows to later ones."""
     row_of = {node: i for i, row in enumerate(rows) for node in row}
     spots: list[list[Spot]] = [list(row) for row in rows]
     links: dict[Spot, list[Spot]] = defaultdict(list)
@@ -74,7 +74,7 @@ def placed(graph: Graph, rows: Sequence[Sequence[str]], widths: Mapping[str, flo
 
 
 def _ordered(rows: list[list[Spot]], links: Mapping[Spot, list[Spot]]) -> list[list[Spot]]:
-    """The rows in an order with few crossings: each spot between its neighbours, down and up again."""
+    """Return the rows in an order with few crossings, by barycentre sweeps down and up."""
     best, fewest = rows, _crossings(rows, links)
     rows = [list(row) for row in rows]
     for sweep in range(SWEEPS):
@@ -140,7 +140,7 @@ def _pulled(spot: Spot, links: Mapping[Spot, list[Spot]], x: Mapping[Spot, float
 
 
 def _distances(row: Sequence[Spot], widths: Mapping[str, float]) -> list[float]:
-    """The least distance of each spot's centre from that of the one on its left."""
+    """Return the least distance between the centre of each spot and that of its left neighbour."""
     found = [0.0]
     for left, right in itertools.pairwise(row):
         gap = GAP if isinstance(left, str) and isinstance(right, str) else PASSAGE
@@ -154,7 +154,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def _apart(wanted: Sequence[float], distances: Sequence[float]) -> list[float]:
-    """The positions next to the wanted ones, in the least squares, that keep their distances."""
+    """Return positions with the least squared distance from `wanted` that keep `distances`."""
     offsets = [sum(distances[: i + 1]) for i in range(len(distances))]
     blocks: list[list[float]] = []
     for want, offset in zip(wanted, offsets, strict=True):

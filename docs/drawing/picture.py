@@ -1,6 +1,6 @@
 """The subpackages of a package as an SVG: boxes from top to bottom, and an arrow for each import.
 
-An arrow is left out where a longer way leads to the same subpackage.
+An arrow is left out where a longer path leads to the same subpackage.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from docs.drawing.layers import Layers, Subpackages
 from docs.drawing.layout import (
     Arrow,
     Point,
-    essential,
-    placed,
+    laid_out,
+    transitive_reduction,
 )
 
 ROW: Final = 68
@@ -20,10 +20,10 @@ BOX: Final = 32
 MARGIN: Final = 24
 LEGEND: Final = 56
 LETTER: Final = 8.5
-"""Width of a letter at the size of the boxes' names, rather too wide than too narrow."""
+"""An upper bound for the width of a letter in the names of boxes."""
 PADDING: Final = 9
 PORTS: Final = 18.0
-"""Between two arrows at the same box."""
+"""The distance between two arrows at the same box."""
 
 _LEGEND: Final = "An arrow leads from a subpackage to one that it imports, unless a longer path leads there."
 _LEGEND_WIDTH: Final = len(_LEGEND) * 6.6
@@ -44,21 +44,21 @@ _MARKER: Final = (
 
 
 def picture(subpackages: Subpackages, table: Layers) -> str:
-    """The picture of a package whose imports go down."""
+    """Return the SVG of a package's subpackages, in the rows of `table`."""
     widths = {
         subpackage: len(subpackages.label(subpackage)) * LETTER + 2 * PADDING
         for subpackage in subpackages.contents
     }
-    layout = placed(essential(subpackages.graph()), table, widths)
+    layout = laid_out(transitive_reduction(subpackages.graph()), table, widths)
     edges = [
         x + side * widths[subpackage] / 2 for subpackage, (x, _) in layout.boxes.items() for side in (-1, 1)
     ]
-    edges += [x for way in layout.arrows.values() for x, _ in way]
+    edges += [x for path in layout.arrows.values() for x, _ in path]
     width = max(max(edges) - min(edges), _LEGEND_WIDTH) + 2 * MARGIN
     height = 2 * MARGIN + (len(table) - 1) * ROW + LEGEND
     shift = (width - max(edges) - min(edges)) / 2
     boxes = {subpackage: (x + shift, row) for subpackage, (x, row) in layout.boxes.items()}
-    arrows = {arrow: [(x + shift, row) for x, row in way] for arrow, way in layout.arrows.items()}
+    arrows = {arrow: [(x + shift, row) for x, row in path] for arrow, path in layout.arrows.items()}
     tints = _tints(boxes)
     return "\n".join(
         [
@@ -66,7 +66,7 @@ def picture(subpackages: Subpackages, table: Layers) -> str:
             f"  <style>{_STYLE}  </style>",
             f"  {_MARKER}",
             f'  <rect class="page" width="{width:.0f}" height="{height}"/>',
-            *(f'  <path class="arrow" d="{way}"/>' for way in _ways(boxes, arrows, widths)),
+            *(f'  <path class="arrow" d="{path}"/>' for path in _arrow_paths(boxes, arrows, widths)),
             *(
                 _box(subpackages, subpackage, boxes[subpackage], widths[subpackage], tints.get(subpackage))
                 for subpackage in sorted(boxes)
@@ -79,7 +79,7 @@ def picture(subpackages: Subpackages, table: Layers) -> str:
 
 
 def _tints(subpackages: Mapping[str, object]) -> dict[str, str]:
-    """Subpackage -> colour, for those that stand in one folder."""
+    """Return the fill colours of subpackages that share a folder."""
     outer = [subpackage.partition(".")[0] for subpackage in subpackages]
     shared = sorted({name for name in outer if outer.count(name) > 1})
     colours = {name: _TINTS[i % len(_TINTS)] for i, name in enumerate(shared)}
@@ -91,7 +91,7 @@ def _tints(subpackages: Mapping[str, object]) -> dict[str, str]:
 
 
 def _box(subpackages: Subpackages, subpackage: str, at: Point, width: float, tint: str | None) -> str:
-    """A box with its name; a pointer that rests on it shows what is in the subpackage."""
+    """Return a box with the name of its subpackage; the tooltip is the docstring's sentence."""
     label, (x, row) = subpackages.label(subpackage), at
     y = MARGIN + row * ROW
     kind = "box" if label.endswith("/") else "box module"
@@ -104,10 +104,10 @@ def _box(subpackages: Subpackages, subpackage: str, at: Point, width: float, tin
     )
 
 
-def _ways(
+def _arrow_paths(
     boxes: Mapping[str, Point], arrows: Mapping[Arrow, list[Point]], widths: Mapping[str, float]
 ) -> list[str]:
-    """The arrows as paths; those at one box stand side by side, in the order of where they lead."""
+    """Return the arrows as SVG paths; arrows at one box are side by side, in the order of their ends."""
     starts: dict[Arrow, float] = {}
     ends: dict[Arrow, float] = {}
     for subpackage, (x, _) in boxes.items():
@@ -120,11 +120,11 @@ def _ways(
         for found, there in ((starts, leaving), (ends, reaching)):
             step = min(PORTS, (widths[subpackage] - 2 * PADDING) / max(1, len(there) - 1))
             found.update({arrow: x + (i - (len(there) - 1) / 2) * step for i, arrow in enumerate(there)})
-    return [_way(arrows[arrow], starts[arrow], ends[arrow]) for arrow in sorted(arrows)]
+    return [_arrow_path(arrows[arrow], starts[arrow], ends[arrow]) for arrow in sorted(arrows)]
 
 
-def _way(points: list[Point], start: float, end: float) -> str:
-    """A line that bends between the rows and is upright wherever it passes one."""
+def _arrow_path(points: list[Point], start: float, end: float) -> str:
+    """Return an SVG path that bends between rows and is vertical within a row."""
     (_, first), *passed, (_, last) = points
     at, y = start, MARGIN + first * ROW + BOX
     parts = [f"M{at:.1f} {y}"]

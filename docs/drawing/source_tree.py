@@ -1,7 +1,7 @@
-"""Which module imports which, read from the source.
+"""The imports between modules, read from the source.
 
-Every import that a file names counts, wherever it stands: inside a function, under `TYPE_CHECKING`, or as a
-literal argument of `import_module`; of one that is put together, the folder counts that it begins with.
+Every import in a file counts: also inside a function, under `TYPE_CHECKING`, or as a literal argument of
+`import_module`. For an f-string argument, the package at its beginning counts.
 """
 
 import ast
@@ -29,11 +29,11 @@ class Import:
     module: str
     line: int
     at_load: bool
-    """True when loading the file runs the import: not in a function, not under TYPE_CHECKING."""
+    """Whether loading the file runs the import: not in a function, not under TYPE_CHECKING."""
 
 
 def imports_of(source: str, module: str, *, is_package: bool = False) -> list[Import]:
-    """Every import in `source`, the text of `module`; relative ones are resolved against it."""
+    """Return every import in `source`, the text of `module`; relative ones are resolved."""
     found: list[Import] = []
     package = module.split(".") if is_package else module.split(".")[:-1]
 
@@ -70,7 +70,7 @@ def _is_import_call(function: ast.expr) -> bool:
 
 
 def _named(argument: ast.expr) -> list[str]:
-    """The module of an import call, or the folder in which it will be found."""
+    """Return the module that an import call names, or the package at the beginning of its name."""
     match argument:
         case ast.Constant(value=str(name)):
             return [name]
@@ -80,7 +80,7 @@ def _named(argument: ast.expr) -> list[str]:
 
 
 def is_within(module: str, prefix: str) -> bool:
-    """Whether `module` is `prefix` or lies inside it."""
+    """Return whether `module` is `prefix` or inside it."""
     return module == prefix or module.startswith(prefix + ".")
 
 
@@ -99,15 +99,16 @@ class SourceTree:
                 self.imports[module] = imports_of(file.read_text(), module, is_package=is_package)
 
     def modules(self, prefixes: tuple[str, ...]) -> list[str]:
+        """Return the modules within `prefixes`."""
         return [m for m in self.imports if any(is_within(m, prefix) for prefix in prefixes)]
 
     def owner(self, name: str) -> str | None:
-        """The module of this tree that importing `name` reads: itself, or the one it is an attribute of."""
+        """Return the module of this tree that `name` is, or is an attribute of; None if there is none."""
         parent = name.rpartition(".")[0]
         return name if name in self.imports else parent if parent in self.imports else None
 
 
 @cache
 def repository() -> SourceTree:
-    """All packages of this repository."""
+    """Return the source tree of all packages of this repository."""
     return SourceTree(PACKAGES)

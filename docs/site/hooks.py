@@ -1,6 +1,6 @@
-"""Hooks of MkDocs: pages that are generated, and pages that stand at the root of the repository.
+"""Hooks of MkDocs that add generated pages, and pages from the root of the repository.
 
-Run MkDocs as `python -m mkdocs` in the root, so that this module finds its neighbour.
+Run MkDocs as `python -m mkdocs` in the root, so that this module can import `docs.site.reference`.
 """
 
 import re
@@ -22,7 +22,7 @@ AT_THE_ROOT: Final = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
-"""Files of the repository's root, and the pages that they become."""
+"""File in the repository's root -> page of the site."""
 
 GENERATED: Final = {
     "reference/cli.md": reference.commands,
@@ -36,7 +36,7 @@ _LINK: Final = re.compile(
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """Add the pages that no file below `docs` holds."""
+    """Add the pages that have no file below `docs`."""
     for name, page in AT_THE_ROOT.items():
         text = (ROOT / name).read_text()
         files.append(File.generated(config, page, content=_links(text, PurePosixPath(name), page)))
@@ -53,7 +53,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def _links(markdown: str, file: PurePosixPath, page: str) -> str:
-    """Return `markdown` of the repository's `file` with the links that `page` of the site needs."""
+    """Return the text of the repository's `file`, with its links rewritten for `page` of the site."""
 
     def link(found: re.Match[str]) -> str:
         target = PurePosixPath(normpath(file.parent / found["target"]))

@@ -1,4 +1,4 @@
-"""Pages of the reference that are written from the code: commands, metrics, errors."""
+"""Reference pages that are generated from the code: commands, metrics, errors."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, ErrorCode
 
 
 def commands() -> str:
-    """Return the help of every command with all of its options."""
+    """Return a page with the help of every command, with all options."""
     os.environ["COLUMNS"] = "100"
     lines = ["# Command line", "", "This page has the full help of every command, as `--help-all` prints it."]
     for name, command in _parsers().items():
@@ -34,7 +34,7 @@ def _parsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def metrics() -> str:
-    """Return every metric that adapter and worker export."""
+    """Return a page with every metric of adapter and worker."""
     found = [it for it in vars(semconv).values() if isinstance(it, Metric)]
     rows = [
         (f"`{it.name}`", it.unit or "", ", ".join(f"`{label}`" for label in it.labels), it.meaning)
@@ -45,7 +45,7 @@ def metrics() -> str:
 
 
 def errors() -> str:
-    """Return the error codes of the public protocols, the close codes and the reasons of gRPC."""
+    """Return a page with the error codes of the public protocols, the close codes and the gRPC reasons."""
     codes = [(f"`{code}`", "server" if code.is_servers else "client") for code in ErrorCode]
     closes = [(str(int(code)), code.name.lower()) for code in CloseCode]
     reasons = []

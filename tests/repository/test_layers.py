@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pytest
 
-from docs.drawing.layers import MOST, Layers, Subpackages, circle, layers
+from docs.drawing.layers import MOST, Layers, Subpackages, cycle, layers
 from docs.drawing.source_tree import PACKAGES, SourceTree, repository
 
 
@@ -28,15 +28,15 @@ def test_every_room_has_a_line_in_the_table_and_imports_go_down(
 
 
 def test_no_circle_of_folders_or_modules(subpackages: Subpackages) -> None:
-    assert circle(subpackages.graph()) == ""
-    assert circle(subpackages.module_graph()) == ""
+    assert cycle(subpackages.graph()) == ""
+    assert cycle(subpackages.module_graph()) == ""
 
 
 def test_packages_have_bounded_size_and_one_sentence_docstring(
     subpackages: Subpackages,
 ) -> None:
-    assert subpackages.crowded() == []
-    assert subpackages.silent() == []
+    assert subpackages.wrong_size() == []
+    assert subpackages.undescribed() == []
 
 
 # The checks themselves, on a house that breaks the rules.
@@ -60,8 +60,8 @@ def house(folder: Path, sources: Mapping[str, str] = MappingProxyType({})) -> Su
 
 
 def faults(house: Subpackages) -> list[str]:
-    found = house.unlisted(TABLE) + house.upward(TABLE) + house.crowded() + house.silent()
-    return [*found, *filter(None, [circle(house.graph()), circle(house.module_graph())])]
+    found = house.unlisted(TABLE) + house.upward(TABLE) + house.wrong_size() + house.undescribed()
+    return [*found, *filter(None, [cycle(house.graph()), cycle(house.module_graph())])]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_checker_sees_an_upward_import_wherever_it_stands(tmp_path: Path, source
 
 def test_checker_sees_circles_of_folders_that_no_modules_close(tmp_path: Path) -> None:
     subpackages = house(tmp_path, {"upper/one": "import box.lower.one", "lower/two": "import box.upper.two"})
-    assert circle(subpackages.graph()) in (
+    assert cycle(subpackages.graph()) in (
         "upper imports lower imports upper",
         "lower imports upper imports lower",
     )
-    assert circle(subpackages.module_graph()) == ""
+    assert cycle(subpackages.module_graph()) == ""
 
 
 def test_checker_sees_circles_of_modules_in_one_folder(tmp_path: Path) -> None:
@@ -121,13 +121,13 @@ def test_checker_sees_circles_of_modules_in_one_folder(tmp_path: Path) -> None:
 def test_checker_sees_crowded_empty_and_lost_folders(tmp_path: Path) -> None:
     more = {f"lower/module{i}": "" for i in range(MOST - 1)}
     subpackages = house(tmp_path, {**more, "attic/one": "", "attic/__init__": '"""Nearly nothing."""'})
-    assert subpackages.crowded() == [
+    assert subpackages.wrong_size() == [
         "box.attic has 1 modules and folders, fewer than 2",
         "box.lower has 16 modules, more than 15",
     ]
     assert subpackages.unlisted(TABLE) == ["box/attic has no line in layers.toml"]
     listed = [*TABLE, ["attic"], ["cellar"]]
-    assert subpackages.unlisted(listed) == ["layers.toml names cellar, which box has not"]
+    assert subpackages.unlisted(listed) == ["layers.toml names cellar, which is no subpackage of box"]
 
 
 @pytest.mark.parametrize("docstring", ["", '"""Subpackages"""', '"""One thing. And another."""'])

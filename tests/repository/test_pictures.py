@@ -8,7 +8,7 @@ import pytest
 
 from docs.drawing.draw import DOCUMENT, files
 from docs.drawing.layers import Subpackages
-from docs.drawing.layout import GAP, essential, placed
+from docs.drawing.layout import GAP, laid_out, transitive_reduction
 from docs.drawing.picture import picture
 from docs.drawing.source_tree import ROOT, SourceTree, repository
 
@@ -60,7 +60,7 @@ def test_an_import_changes_the_picture(tmp_path: Path) -> None:
 
 def test_an_arrow_that_a_longer_way_implies_is_left_out() -> None:
     graph = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set[str]()}
-    assert essential(graph) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}
+    assert transitive_reduction(graph) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}
 
 
 ROWS = [["a", "b", "c"], ["d", "e"], ["f", "g", "h", "i"]]
@@ -69,8 +69,8 @@ ACROSS = {"a": {"e", "i"}, "b": {"d"}, "c": {"d", "f"}, "d": {"i"}, "e": {"f", "
 
 
 def test_boxes_keep_their_rows_and_do_not_touch() -> None:
-    layout = placed(ACROSS, ROWS, WIDTHS)
-    assert layout == placed(ACROSS, ROWS, WIDTHS), "it is the same every time"
+    layout = laid_out(ACROSS, ROWS, WIDTHS)
+    assert layout == laid_out(ACROSS, ROWS, WIDTHS), "it is the same every time"
     for number, row in enumerate(ROWS):
         assert {layout.boxes[name][1] for name in row} == {number}
         for left, right in pairwise(sorted(row, key=lambda name: layout.boxes[name][0])):
@@ -79,7 +79,7 @@ def test_boxes_keep_their_rows_and_do_not_touch() -> None:
 
 
 def test_arrows_pass_beside_the_boxes_of_rows_between() -> None:
-    layout = placed(ACROSS, ROWS, WIDTHS)
+    layout = laid_out(ACROSS, ROWS, WIDTHS)
     assert layout.arrows.keys() == {(start, end) for start, ends in ACROSS.items() for end in ends}
     for (start, end), way in layout.arrows.items():
         assert [way[0], way[-1]] == [layout.boxes[start], layout.boxes[end]]

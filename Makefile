@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything lives in .venv; nothing is installed outside this directory.
+# `make help` lists the targets. They install packages only below this directory, most of them in .venv.
 
 PYTHON ?= python3
 # Empty: pip's configured index decides which build of torch is installed (on Linux usually the CUDA one).
@@ -6,12 +6,12 @@ PYTHON ?= python3
 #   make install TORCH_INDEX=<address of that index>
 TORCH_INDEX ?=
 
-# Processes that run tests side by side: twice two cores, since many tests wait for a process or a clock.
+# Number of concurrent test processes: twice two cores, because many tests wait for a process or a clock.
 JOBS ?= 4
-# Who has no test left takes some of those that another has before it.
+# `worksteal`: a process without tests takes some from another process.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# Tests start hundreds of processes; each would compile every module anew.
+# Tests start hundreds of processes; without bytecode files, each one compiles every module.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
@@ -27,27 +27,27 @@ BROWSER := clients/browser
 BROWSER_STAMP := $(BROWSER)/node_modules/.installed
 SDKS := tests/sdks
 SDKS_STAMP := $(SDKS)/node_modules/.installed
-# An environment of its own: openai-agents needs an older websockets than the adapter does.
+# A separate environment: openai-agents needs an older websockets than the adapter.
 AGENTS := .venv-agents
 AGENTS_STAMP := $(AGENTS)/.installed
-# LiveKit and Pipecat need other releases of what openai-agents needs.
+# A separate environment: LiveKit and Pipecat need other releases than openai-agents.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
-# vLLM's CPU build pins other releases of torch and gRPC than .venv has.
+# A separate environment: vLLM's CPU build pins other releases of torch and gRPC than those of .venv.
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 VLLM_VERSION := 0.32.0
-# What belongs to the torch of that build: vLLM's models that see import it.
+# The release that matches the torch of vLLM's build; vLLM's vision models import torchvision.
 TORCHVISION_VERSION := 0.28.0
-# The adapter runs with two feature releases of websockets: constraints.txt pins the newest, this is the one before.
+# The adapter supports two feature releases of websockets: constraints.txt pins the newer one, this is the older one.
 OTHER_WEBSOCKETS := 16.1.1
 SOCKETS := .venv-websockets
 SOCKETS_STAMP := $(SOCKETS)/.installed-$(OTHER_WEBSOCKETS)
-# The Python that builds the distributions: it has `build` and setuptools.
+# The Python that builds the distributions; it needs `build` and setuptools.
 BUILDER ?= $(abspath $(BIN))/python
 # Where `make full-size` writes its checkpoint.
 FULL_SIZE := build/full-size
-# Without Node the TypeScript client is left as it is.
+# Without Node the TypeScript client is not regenerated.
 WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
@@ -57,7 +57,7 @@ APT := apt-get install -y git make gcc python3-dev python3-venv
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## create .venv and install antiphon with everything needed to develop it
+install: $(STAMP) ## create .venv and install antiphon with the development dependencies
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard inference_service/kernels/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -74,18 +74,18 @@ run: install ## serve the default model; prints the addresses to open
 demo: install ## serve, hold a spoken conversation with it, stop
 	$(BIN)/antiphon demo
 
-check: lint types ## lint, types and the fast tests: to answer within 90 s
+check: lint types ## lint, types and the fast tests, within 90 s
 	$(PYTEST) -m 'not slow and not long' $(ARGS)
 
 test: lint check-protos check-schemas ## everything CI checks: lint, types, check-protos, check-schemas, pytest
 	@$(MAKE) --no-print-directory -j 2 types collect
 	@$(MAKE) --no-print-directory pytest
 
-# Compiles the tests once; otherwise each process of pytest does. An import that fails is left to `pytest`.
+# Compile the tests once, instead of in each process of pytest. `pytest` reports failed imports.
 collect: install
 	-@$(BIN)/python -m pytest --collect-only -q > /dev/null 2>&1
 
-pytest: install ## the tests alone; ARGS='-k name' narrows them, JOBS=1 runs them one after another
+pytest: install ## only the tests; ARGS='-k name' selects tests, JOBS=1 runs them one after another
 	@$(MAKE) --no-print-directory sdks || echo "Without OpenAI's clients: the tests that need them are skipped"
 	$(PYTEST) $(ARGS)
 
@@ -107,9 +107,9 @@ $(FRAMEWORKS_STAMP): $(SDKS)/frameworks.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -r $(SDKS)/frameworks.txt
 	@touch $@
 
-frameworks: $(FRAMEWORKS_STAMP) ## install LiveKit's agents and Pipecat, which the tests of `long` run, beside .venv
+frameworks: $(FRAMEWORKS_STAMP) ## install LiveKit's agents and Pipecat for the tests of `long`, beside .venv
 
-sdks: $(if $(WITH_NODE),node-sdks) agents ## install the clients of OpenAI that the tests run, beside .venv
+sdks: $(if $(WITH_NODE),node-sdks) agents ## install OpenAI's clients for the tests, beside .venv
 
 lint: install ## ruff and buf: rules and formatting of Python and protos
 	$(BIN)/ruff check .
@@ -117,12 +117,12 @@ lint: install ## ruff and buf: rules and formatting of Python and protos
 	$(BIN)/buf lint protos
 	$(BIN)/buf format --diff --exit-code protos
 
-format: install ## rewrite Python and protos as `lint` wants them
+format: install ## reformat Python and protos for `lint`
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write protos
 
-types: install ## mypy --strict on our packages
+types: install ## mypy --strict on all packages
 	$(BIN)/mypy
 
 protos: install ## regenerate the code of protos/ in clients/python
@@ -133,7 +133,7 @@ protos: install ## regenerate the code of protos/ in clients/python
 		$(sort $(wildcard protos/antiphon/v1/*_service.proto))
 	ln -sf $(addprefix ../../../../,$(sort $(wildcard protos/antiphon/v1/*.proto))) $(GENERATED)
 
-check-protos: protos $(if $(WITH_NODE),typescript-protos) ## fail if the checked-in generated code is not that of protos/
+check-protos: protos $(if $(WITH_NODE),typescript-protos) ## fail if the checked-in generated code is not up to date
 	@git diff --exit-code -- $(GENERATED) $(TYPESCRIPT)/src || \
 		{ echo "Generated code differs from what protos/ generates: add the regenerated files to the commit"; exit 1; }
 
@@ -158,7 +158,7 @@ browser-modules: $(BROWSER_STAMP)
 browser: $(BROWSER_STAMP) ## check the types of the browser client and of the web page (needs Node 20 or newer)
 	cd $(BROWSER) && npm run --silent check
 
-screenshots: install ## the web page in each of its states, as pictures in docs/page (needs Chromium)
+screenshots: install ## take screenshots of the web page in each state, in docs/page (needs Chromium)
 	$(BIN)/python -m tests.page.screenshots docs/page
 
 $(TYPESCRIPT_STAMP): $(NODE_STAMP) $(TYPESCRIPT)/tsconfig.json $(TYPESCRIPT_SOURCES)
@@ -167,7 +167,7 @@ $(TYPESCRIPT_STAMP): $(NODE_STAMP) $(TYPESCRIPT)/tsconfig.json $(TYPESCRIPT_SOUR
 
 typescript: $(TYPESCRIPT_STAMP) ## build the TypeScript client (needs Node 20 or newer)
 
-test-clients: install ## hold conversations with the clients in TypeScript, JavaScript, C++ and Go, and check each against golden vectors
+test-clients: install ## test the clients in TypeScript, JavaScript, C++ and Go in conversations and with golden vectors
 	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py tests/e2e/test_browser_package.py $(ARGS)
 
 schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
@@ -176,17 +176,17 @@ schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protoc
 reference: install ## write docs/configuration.md from the options of the commands
 	$(BIN)/antiphon config reference > docs/configuration.md
 
-docs: install ## build the documentation site into build/site; a warning fails it
+docs: install ## build the documentation site into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-docs-serve: install ## show the documentation site at http://localhost:8000/ while you write
+docs-serve: install ## serve the documentation site at http://localhost:8000/ and reload changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
-check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
+check-schemas: schemas ## fail if the checked-in files of docs/protocol are not up to date
 	@git diff --exit-code -- $(PROTOCOL) || \
 		{ echo "$(PROTOCOL) differs from what the structs generate: add the regenerated files to the commit"; exit 1; }
 
-dist: install distributions ## build sdist and wheels, with and without compiled kernels, in dist
+dist: install distributions ## build the sdist and wheels with and without compiled kernels, in dist
 
 distributions:
 	rm -rf dist
@@ -200,7 +200,7 @@ $(SOCKETS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(SOCKETS) websockets==$(OTHER_WEBSOCKETS)
 	@touch $@
 
-websockets: $(SOCKETS_STAMP) ## the tests of the adapter's connections with the other release of websockets
+websockets: $(SOCKETS_STAMP) ## test the adapter's connections with the older release of websockets
 	PYTHONPATH=$(CURDIR)/$(SOCKETS) $(PYTEST) \
 		tests/ws_adapter/web tests/ws_adapter/access tests/ws_adapter/pages tests/ws_adapter/server $(ARGS)
 
@@ -213,12 +213,12 @@ $(VLLM_STAMP): pyproject.toml
 	$(VLLM)/bin/python -m tests.inference_service.engine_vllm.support.torchvision_operators
 	@touch $@
 
-# OMP_NUM_THREADS and "nobind": its threads spin, and a small model needs one.
-vllm: install $(VLLM_STAMP) ## the engine contract with vLLM's CPU build too, in an environment of its own: 3.5 GB, minutes
+# OMP_NUM_THREADS=1 and "nobind": vLLM's threads spin while they wait, and a small model needs only one.
+vllm: install $(VLLM_STAMP) ## test the engine contract with vLLM's CPU build, in a separate environment: 3.5 GB, minutes
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
 		$(VLLM)/bin/python -m pytest --timeout 1500 -m 'long or not long' tests/inference_service/engine_vllm $(ARGS)
 
-long: install websockets frameworks ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
+long: install websockets frameworks ## the tests that `test` excludes: more seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
 	@$(MAKE) --no-print-directory sanitize ARGS=
 	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine \
@@ -226,46 +226,46 @@ long: install websockets frameworks ## the tests that `test` leaves out: further
 	@if $(MAKE) --no-print-directory $(VLLM_STAMP); then $(MAKE) --no-print-directory vllm ARGS=; \
 		else echo "Without vLLM's CPU build: the tests that need it are skipped"; fi
 
-fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
+fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' selects one
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-mutation: install ## change the core modules in 350 small ways, and count the changes that the tests notice
+mutation: install ## mutation testing of the core modules: about 350 mutants, and the share that the tests kill
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutation]'
 	$(BIN)/python -m tests.mutation $(ARGS)
 
-storm: install ## 10,000 clients that vanish in every state, and what is left of them
+storm: install ## disconnect 10,000 clients in every state, and check that no resources leak
 	$(BIN)/python -m tests.storm $(ARGS)
 
-failures: install ## kill, stop and cut off clients, adapters and workers in every state, and what is left of them
+failures: install ## kill, stop and disconnect clients, adapters and workers in every state, and check for leaks
 	$(PYTEST) -o python_files='test_*.py long_*.py' tests/failures $(ARGS)
 
-cluster: install ## Redis, two adapters, two workers, twenty talkers; one of each killed and replaced, and a verdict
+cluster: install ## kill Redis, adapters and workers of a small cluster during twenty conversations
 	$(BIN)/python -m tests.cluster $(ARGS)
 
-sanitize: install ## the kernels' tests with AddressSanitizer and UBSan, for each width of vectors; minutes
+sanitize: install ## test the kernels with AddressSanitizer and UBSan, for each vector width; minutes
 	$(BIN)/python -m tests.sanitized $(ARGS)
 
-train: install ## train the default checkpoint from nothing (hours on a CPU)
+train: install ## train the default checkpoint from scratch (hours on a CPU)
 	$(BIN)/antiphon train --work var/training --out var/antiphon-mini $(ARGS)
 
-eval: install ## measure the default checkpoint
+eval: install ## evaluate the default checkpoint
 	$(BIN)/python -m benchmarks.quality
 
 bench: install ## measure adapter, worker and shared queue against their goals
 	failed=0; for part in adapter crowd dispatch; do \
 		$(BIN)/python -m benchmarks.$$part --short || failed=1; done; exit $$failed
 
-neighbours: install ## measure what neighbours notice of attacks; ARGS='--short pings' narrows it
+neighbours: install ## measure the isolation of conversations under attack; ARGS='--short pings' selects one attack
 	$(BIN)/python -m benchmarks.neighbours $(ARGS)
 
-full-size: install ## MiniCPM-o 4.5 at full size with random weights, served here: 20 GB of disk, 22 GiB of memory
+full-size: install ## serve a full-size MiniCPM-o 4.5 with random weights: 20 GB of disk, 22 GiB of memory
 	$(BIN)/python -m benchmarks.full_size $(FULL_SIZE) $(ARGS)
 
-lock: ## pin what the images install, with hashes, in deploy/images (needs Python 3.11)
+lock: ## pin the packages of the images, with hashes, in deploy/images (needs Python 3.11)
 	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) deploy/images/lock.sh
 
-images: ## build images with docker, podman or buildah; ARGS='worker-cuda' for the others than adapter and worker-cpu
+images: ## build images with docker, podman or buildah: adapter and worker-cpu, or those of ARGS='worker-cuda'
 	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) deploy/images/build.sh $(ARGS)
 
 clean: ## remove .venv, build products and caches

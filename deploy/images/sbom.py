@@ -1,7 +1,7 @@
-"""Print a bill of materials (CycloneDX 1.6, JSON) of an image: its Python and its Debian packages.
+"""Bill of materials (CycloneDX 1.6, JSON) of an image: its Python packages and its Debian packages.
 
-`python sbom.py NAME` runs in the image, with the Python of its environment. The output is the same for the
-same packages: it holds no date and no random number.
+Run `python sbom.py NAME` in the image, with the Python of its environment. The same packages give the same
+output: it contains no date and no random number.
 """
 
 import json
@@ -17,7 +17,7 @@ STATUS = Path("/var/lib/dpkg/status")
 
 
 def component(name: str, version: str, purl: str, license_text: str = "") -> dict[str, Any]:
-    """Return a library as a component."""
+    """Return the CycloneDX component of a package."""
     found: dict[str, Any] = {
         "type": "library",
         "bom-ref": purl,
@@ -31,7 +31,7 @@ def component(name: str, version: str, purl: str, license_text: str = "") -> dic
 
 
 def python_packages() -> Iterator[dict[str, Any]]:
-    """Yield what is installed beside this Python."""
+    """Yield the packages of this Python's environment."""
     for each in metadata.distributions():
         given = each.metadata
         name = re.sub(r"[-_.]+", "-", given["Name"]).lower()
@@ -40,7 +40,7 @@ def python_packages() -> Iterator[dict[str, Any]]:
 
 
 def debian_packages(status: str) -> Iterator[dict[str, Any]]:
-    """Yield the packages that dpkg's `status` calls installed."""
+    """Yield the installed packages of dpkg's `status` file."""
     for paragraph in status.split("\n\n"):
         fields = dict(re.findall(r"^([A-Za-z-]+): (.*)$", paragraph, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
@@ -50,7 +50,7 @@ def debian_packages(status: str) -> Iterator[dict[str, Any]]:
 
 
 def bill(image: str, components: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the whole document."""
+    """Return the CycloneDX document."""
     version = metadata.version("antiphon")
     subject = {"type": "container", "bom-ref": image, "name": image, "version": version}
     return {

@@ -1,7 +1,7 @@
-// Made by `make schemas` from the definitions that the server decodes with. What is optional is absent when
-// it has no value.
+// Made by `make schemas` from the definitions that the server decodes with. Optional fields are absent if
+// they have no value.
 
-/** Base64; what is in it stands beside the field. */
+/** Base64; the comment of a field says what it encodes. */
 export type Base64 = string;
 
 /** The current dialect of /v1/realtime. */
@@ -27,7 +27,7 @@ export namespace Realtime {
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
-    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
     /** The system prompt. */
     system_prompt?: string | null;
@@ -43,16 +43,16 @@ export namespace Realtime {
     max_slice_nums?: number | null;
     /** False: text only, as with `config.generate_audio`. */
     use_tts?: boolean | null;
-    /** The same seed and input give the same output. Random without it. */
+    /** The same seed and input give the same output. Random by default. */
     seed?: number | null;
-    /** Name of a served model; the one there is without it. */
+    /** Name of a served model; any served model by default. */
     model?: string | null;
     /** Ignored: the URL decides. */
     mode?: unknown;
-    /** Not honoured. */
+    /** Without effect. */
     tools?: Array<unknown> | null;
   }
-  /** The voice that the model hears as its own and speaks with; audio wins over the id of a voice. */
+  /** The voice of the model, in its prompt and its speech; audio takes precedence over a voice id. */
   interface VoiceFields {
     /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
     ref_audio_base64?: Base64 | null;
@@ -62,7 +62,7 @@ export namespace Realtime {
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
-    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
   }
   /** More input: an append of any length. Units of one second are cut from the stream of appends. */
@@ -72,7 +72,7 @@ export namespace Realtime {
     /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
-  /** A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio. */
+  /** A piece of microphone audio, with pictures of the camera. Audio is required without `force_listen`. */
   interface AppendInput {
     /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
     audio?: Base64 | AudioObject | null;
@@ -86,12 +86,12 @@ export namespace Realtime {
     frame_base64_list?: Array<Base64 | PictureObject> | null;
     /** Alias of `video_frames`. */
     frames?: Array<Base64 | PictureObject> | null;
-    /** The model listens to this input and all that waits before it; what it was saying ends. */
+    /** Barge-in: the model listens to this input and all waiting input before it; its open response ends. */
     force_listen?: boolean | null;
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
     hints?: Hints | null;
-    /** The client's name for this append, on every answer to it. One is made up without it. */
+    /** The client's id for this append, repeated in every answer to it; by default a new one. */
     input_id?: string | null;
     /** Samples: little-endian float32 in [-1, 1], the default, or little-endian int16. */
     format?: "f32" | "pcm16" | null;
@@ -116,7 +116,7 @@ export namespace Realtime {
     /** Alias of `data`. */
     base64?: Base64 | null;
   }
-  /** An older place of two fields of an append. */
+  /** Older location of two fields of an append. */
   interface Hints {
     force_listen?: boolean | null;
     /** Into how many slices a picture may be cut; 1 by default. */
@@ -125,7 +125,7 @@ export namespace Realtime {
   /** Ends the session. */
   interface SessionClose {
     type: "session.close";
-    /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
+    /** Repeated in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
     reason?: string | null;
   }
   /** Decoding settings. An absent field is the model's default; other keys are accepted and named in `unsupported_fields`. */
@@ -133,22 +133,22 @@ export namespace Realtime {
     /** False: text only. */
     generate_audio?: boolean | null;
     ls_mode?: "explicit" | null;
-    /** The first units that always listen. */
+    /** The number of units at the beginning in which the model always listens. */
     force_listen_count?: number | null;
-    /** Most text tokens spoken in one unit. */
+    /** The most text tokens spoken in one unit. */
     max_new_speak_tokens_per_chunk?: number | null;
     decode_mode?: "greedy" | "sampling" | null;
     temperature?: number | null;
     top_k?: number | null;
     top_p?: number | null;
     text_repetition_penalty?: number | null;
-    /** Tokens that count as repeated. */
+    /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
     /** Weight of ending the turn against speaking on. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;
-    /** Listening is certain when it is among this many best choices. */
+    /** The model always listens if listening is among this many most likely choices. */
     listen_top_k?: number | null;
     tts_temperature?: number | null;
     chunk_ms?: 1000 | null;
@@ -161,17 +161,17 @@ export namespace Realtime {
     type: "session.queued";
     position: number;
     estimated_wait_s: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
   }
-  /** Still waiting; sent every 3 s. */
+  /** The session is still waiting; sent every 3 s. */
   interface SessionQueueUpdate {
     type: "session.queue_update";
     position: number;
     estimated_wait_s: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
@@ -180,27 +180,27 @@ export namespace Realtime {
   interface SessionQueueDone {
     type: "session.queue_done";
   }
-  /** Return the event for a session that takes input. */
+  /** The session is configured and takes input. */
   interface SessionCreated {
     type: "session.created";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     session_id: string;
     mode: "full_duplex";
-    /** Of the settings: system prompt and voice. */
+    /** Tokens of the settings: system prompt and voice. */
     usage: TokenUsage;
-    /** Paths in `payload` of what was accepted but is not honoured. */
+    /** Paths in `payload` of fields that were accepted but have no effect. */
     unsupported_fields?: Array<string>;
-    /** Name of the recording that is made. */
+    /** The name of the recording of this session. */
     recording_session_id?: string;
     resume?: ResumeOffer;
   }
-  /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
+  /** Figures of an event; unknown ones are absent. Times are in milliseconds, lengths in tokens. */
   interface Metrics {
-    /** Tokens of context now held. */
+    /** Tokens in the context now. */
     kv_cache_length?: number;
-    /** The most that the model can hold. */
+    /** The most tokens that the context can hold. */
     n_past_max?: number;
     /** Tokens of the settings: system prompt and voice. */
     prompt_length?: number;
@@ -210,7 +210,7 @@ export namespace Realtime {
     cost_llm_ms?: number;
     cost_tts_ms?: number;
     cost_token2wav_ms?: number;
-    /** From the complete unit in the adapter until its answer was sent. */
+    /** The time from the completion of the unit in the adapter until its answer was sent. */
     wall_clock_ms?: number;
     n_tokens?: number;
     n_tts_tokens?: number;
@@ -220,13 +220,13 @@ export namespace Realtime {
     padded_samples?: number;
     /** Samples that had to be clipped to [-1, 1]. */
     clipped_samples?: number;
-    /** The unit came too late and was never heard. */
+    /** The unit came too late and was not given to the model. */
     dropped?: boolean;
-    /** Such units so far. */
+    /** Dropped units of the session so far. */
     dropped_total?: number;
-    /** Pictures not looked at: a session without video. */
+    /** Pictures that were ignored, because the session has no video. */
     ignored_frames?: number;
-    /** The server made up this unit to give the model time to answer. */
+    /** The server added this unit of silence to give the model time to answer. */
     injected_silence?: boolean;
   }
   /** Tokens consumed and produced, of a unit or of the session so far. */
@@ -242,7 +242,7 @@ export namespace Realtime {
     text_tokens: number;
     audio_tokens: number;
     vision_tokens: number;
-    /** Context that was found in the cache instead of being computed again. */
+    /** Tokens whose context was found in the prefix cache instead of being computed again. */
     cached_tokens: number;
   }
   /** Output tokens by kind. */
@@ -252,63 +252,63 @@ export namespace Realtime {
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
-  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
+  /** Another worker continues the session of a lost or draining worker. No input or output is lost. */
   interface SessionMoved {
     type: "session.moved";
     /** Seconds in which no unit was answered. */
     pause_s: number;
   }
-  /** The model listens: with `response_id` that response is over, interrupted unless there is a `reason`. */
+  /** The model listens. With `response_id` that response is over; without `reason` it was interrupted. */
   interface ListenDelta {
     type: "response.output.delta";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     kind: "listen";
     session_id: string;
     /** The append that completed the unit. */
     input_id: string;
-    /** Equal on all that belongs to one turn of the model. */
+    /** The same in all events of one turn of the model. */
     response_id?: string;
-    /** Counts units from 0; on the first event of each. */
+    /** The number of the unit, from 0; only in the first event of the unit. */
     chunk_index?: number;
-    /** Of the session so far; on the first event of a unit. */
+    /** Tokens of the session so far; only in the first event of a unit. */
     usage?: TokenUsage;
-    /** Of this unit; on its first event. */
+    /** Tokens of this unit; only in its first event. */
     chunk_usage?: TokenUsage;
-    /** The model has said all that it wanted to. */
+    /** The model has ended its turn. */
     reason?: "turn_end";
   }
   /** Text of a unit. */
   interface TextDelta {
     type: "response.output.delta";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     kind: "text";
     session_id: string;
     /** The append that completed the unit. */
     input_id: string;
-    /** Equal on all that belongs to one turn of the model. */
+    /** The same in all events of one turn of the model. */
     response_id?: string;
-    /** Counts units from 0; on the first event of each. */
+    /** The number of the unit, from 0; only in the first event of the unit. */
     chunk_index?: number;
-    /** Of the session so far; on the first event of a unit. */
+    /** Tokens of the session so far; only in the first event of a unit. */
     usage?: TokenUsage;
-    /** Of this unit; on its first event. */
+    /** Tokens of this unit; only in its first event. */
     chunk_usage?: TokenUsage;
     text: string;
   }
@@ -316,19 +316,19 @@ export namespace Realtime {
   interface AudioDelta {
     type: "response.output.delta";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     kind: "audio";
     session_id: string;
     /** The append that completed the unit. */
     input_id: string;
-    /** Equal on all that belongs to one turn of the model. */
+    /** The same in all events of one turn of the model. */
     response_id?: string;
-    /** Counts units from 0; on the first event of each. */
+    /** The number of the unit, from 0; only in the first event of the unit. */
     chunk_index?: number;
-    /** Of the session so far; on the first event of a unit. */
+    /** Tokens of the session so far; only in the first event of a unit. */
     usage?: TokenUsage;
-    /** Of this unit; on its first event. */
+    /** Tokens of this unit; only in its first event. */
     chunk_usage?: TokenUsage;
     /** Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1]. */
     audio: Base64;
@@ -336,17 +336,17 @@ export namespace Realtime {
   /** The last event of a session. `session_id` and `usage` are absent before `session.created`. */
   interface SessionClosed {
     type: "session.closed";
-    /** `user_stop` or the client's own, `client_closed` if that cannot be repeated; `timeout`, `context_full`, `server_shutdown`, `backend_error` or `slow_consumer`. */
+    /** After `session.close`: the client's reason, `client_closed` if that does not match the pattern, or `user_stop` by default. Otherwise `timeout`, `context_full`, `server_shutdown`, `backend_error` or `slow_consumer`. */
     reason: string;
     session_id?: string;
     usage?: TokenUsage;
     diagnostic?: Diagnostic;
   }
-  /** Why it ended. */
+  /** The reason for the end of the session. */
   interface Diagnostic {
     /** A sentence for people. */
     message: string;
-    /** By which the operator of the server finds the session. */
+    /** The id by which the operator of the server finds the session. */
     trace_id?: string;
   }
   /** An event was refused, a unit failed, or the session ends. */
@@ -357,7 +357,7 @@ export namespace Realtime {
   /** An error. */
   interface ErrorBody {
     code: ErrorCode;
-    /** For people: names the field, what was expected and what came. */
+    /** For people: names the field, the expected and the actual value. */
     message: string;
     /** The side that caused the error. */
     type: "client_error" | "server_error";
@@ -365,7 +365,7 @@ export namespace Realtime {
     param?: string;
     /** The append at fault. */
     input_id?: string;
-    /** By which the operator of the server finds the session. */
+    /** The id by which the operator of the server finds the session. */
     trace_id?: string;
   }
   /** Error codes, for programs. */
@@ -395,7 +395,7 @@ export namespace RealtimeChat {
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
-    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
     /** The system prompt. */
     system_prompt?: string | null;
@@ -411,16 +411,16 @@ export namespace RealtimeChat {
     max_slice_nums?: number | null;
     /** False: text only, as with `config.generate_audio`. */
     use_tts?: boolean | null;
-    /** The same seed and input give the same output. Random without it. */
+    /** The same seed and input give the same output. Random by default. */
     seed?: number | null;
-    /** Name of a served model; the one there is without it. */
+    /** Name of a served model; any served model by default. */
     model?: string | null;
     /** Ignored: the URL decides. */
     mode?: unknown;
-    /** Not honoured. */
+    /** Without effect. */
     tools?: Array<unknown> | null;
   }
-  /** The voice that the model hears as its own and speaks with; audio wins over the id of a voice. */
+  /** The voice of the model, in its prompt and its speech; audio takes precedence over a voice id. */
   interface VoiceFields {
     /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
     ref_audio_base64?: Base64 | null;
@@ -430,19 +430,19 @@ export namespace RealtimeChat {
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
-    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
   }
-  /** Asks for an answer. While one is given, four more may wait. */
+  /** Requests an answer. Four further turns may wait while one is answered. */
   interface TurnAppend {
     type: "input.append";
     input: TurnFields;
     /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
-  /** A turn. It is complete in itself: the server keeps nothing of an earlier one. The answer is spoken only if `tts.enabled` or `use_tts_template` says so. */
+  /** A turn with its whole conversation: the server keeps nothing of earlier turns. The answer is spoken only with `tts.enabled` or `use_tts_template`. */
   interface TurnFields {
-    /** The whole conversation so far, at least one message of the user among it. */
+    /** The whole conversation so far, with at least one message of the user. */
     messages: Array<ChatMessage>;
     /** True by default: the answer comes piece by piece. False: it comes at once. */
     streaming?: boolean | null;
@@ -451,30 +451,30 @@ export namespace RealtimeChat {
     /** True: the answer is spoken, as with `tts.enabled`, and the model is told so. */
     use_tts_template?: boolean | null;
     image?: ImageFields | null;
-    /** Pictures and sound belong together in time: videos are not only seen but heard. False by default. */
+    /** True: pictures and sound are synchronous; the model gets videos with their sound. False by default. */
     omni_mode?: boolean | null;
-    /** The model may think before it answers, if it can; what it thinks is no part of the answer. */
+    /** The model may think before it answers, if it can; its thinking is no part of the answer. */
     enable_thinking?: boolean | null;
-    /** Functions that the model may call, of different names. */
+    /** Functions that the model may call, with different names. */
     tools?: Array<ToolFields> | null;
-    /** `auto` by default. `required`, and a tool by its name, force a call, valid by the tool's schema. */
+    /** `auto` by default. `required`, or a named tool, forces a call with arguments that match the schema. */
     tool_choice?: "auto" | "none" | "required" | ChosenTool | null;
     /** True by default. False: at most one call in the answer. */
     parallel_tool_calls?: boolean | null;
-    /** The client's name for this append, on every answer to it. One is made up without it. */
+    /** The client's id for this append, repeated in every answer to it; by default a new one. */
     input_id?: string | null;
   }
   /** A message of one side. */
   interface ChatMessage {
     role: "assistant" | "system" | "tool" | "user";
-    /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
+    /** A text, or parts in their order; at most 4 pictures in one message. Only a message with `tool_calls` may have no content; the content of a message of a tool is a text. */
     content?: string | Array<TextPart | ImagePart | AudioPart | VideoPart> | null;
-    /** Of the assistant: calls that it made. */
+    /** For role `assistant`: the calls that the model made. */
     tool_calls?: Array<CallFields> | null;
-    /** Of a tool: the call in a message before whose result this is. */
+    /** For role `tool`: the id of the call, in an earlier message, whose result this message is. */
     tool_call_id?: string | null;
   }
-  /** Something written. */
+  /** A text. */
   interface TextPart {
     type: "text";
     text: string;
@@ -485,7 +485,7 @@ export namespace RealtimeChat {
     /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
     data: Base64;
   }
-  /** Something said. */
+  /** A clip of audio. */
   interface AudioPart {
     type: "audio";
     /** Base64 of a WAV file or of raw little-endian float32, mono; at most 300 s in all clips of a request together. */
@@ -498,7 +498,7 @@ export namespace RealtimeChat {
     type: "video";
     /** Base64 of an MP4, MOV, WebM or Matroska file of at most 4096 x 4096 pixels. At most 4 videos in a request, of 10 minutes all together. */
     data: Base64;
-    /** Frames seen of each second, 1 by default. Those after the first are joined to one picture behind it. */
+    /** Frames used of each second, 1 by default; those after the first are joined into one picture. */
     stack_frames?: number | null;
   }
   /** A call that the model made. */
@@ -515,7 +515,7 @@ export namespace RealtimeChat {
   }
   /** Sampling of the answer's tokens. */
   interface GenerationFields {
-    /** Most tokens of the answer, 512 by default. */
+    /** The most tokens of the answer, 512 by default. */
     max_new_tokens?: number | null;
     /** 0.7 by default; 0 always takes the most likely token. */
     temperature?: number | null;
@@ -530,7 +530,7 @@ export namespace RealtimeChat {
     mode?: "audio_assistant" | "audio_roleplay" | "default" | "omni" | "voice_cloning" | null;
     /** The voice to speak with. */
     ref_audio_data?: Base64 | null;
-    /** Instead: id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server, without effect beside `ref_audio_data`; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
     /** Language to speak. */
     language?: string | null;
@@ -542,7 +542,7 @@ export namespace RealtimeChat {
     /** Numbers the pictures, true by default. */
     use_image_id?: boolean | null;
   }
-  /** A function of the client's, which it runs itself. */
+  /** A function that the client runs. */
   interface ToolFields {
     type?: "function" | null;
     function: FunctionFields;
@@ -552,22 +552,22 @@ export namespace RealtimeChat {
     name: string;
     /** The description of the function, for the model. */
     description?: string | null;
-    /** JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and 131,072 of all tools. */
+    /** JSON Schema of its arguments, of type object; without one the function takes no arguments. At most 16,384 bytes, and 131,072 bytes for all tools. */
     parameters?: Record<string, unknown> | null;
   }
-  /** The one tool that is to be called. */
+  /** The one tool that the model must call. */
   interface ChosenTool {
     type?: "function" | null;
     function: ChosenFunction;
   }
-  /** Names a tool. */
+  /** The name of a tool. */
   interface ChosenFunction {
     name: string;
   }
   /** Ends the session. */
   interface SessionClose {
     type: "session.close";
-    /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
+    /** Repeated in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
     reason?: string | null;
   }
   /** Decoding settings. An absent field is the model's default; other keys are accepted and named in `unsupported_fields`. */
@@ -575,22 +575,22 @@ export namespace RealtimeChat {
     /** False: text only. */
     generate_audio?: boolean | null;
     ls_mode?: "explicit" | null;
-    /** The first units that always listen. */
+    /** The number of units at the beginning in which the model always listens. */
     force_listen_count?: number | null;
-    /** Most text tokens spoken in one unit. */
+    /** The most text tokens spoken in one unit. */
     max_new_speak_tokens_per_chunk?: number | null;
     decode_mode?: "greedy" | "sampling" | null;
     temperature?: number | null;
     top_k?: number | null;
     top_p?: number | null;
     text_repetition_penalty?: number | null;
-    /** Tokens that count as repeated. */
+    /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
     /** Weight of ending the turn against speaking on. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;
-    /** Listening is certain when it is among this many best choices. */
+    /** The model always listens if listening is among this many most likely choices. */
     listen_top_k?: number | null;
     tts_temperature?: number | null;
     chunk_ms?: 1000 | null;
@@ -603,17 +603,17 @@ export namespace RealtimeChat {
     type: "session.queued";
     position: number;
     estimated_wait_s: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
   }
-  /** Still waiting; sent every 3 s. */
+  /** The session is still waiting; sent every 3 s. */
   interface SessionQueueUpdate {
     type: "session.queue_update";
     position: number;
     estimated_wait_s: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
@@ -626,23 +626,23 @@ export namespace RealtimeChat {
   interface ChatCreated {
     type: "session.created";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     session_id: string;
     mode: "turn_based";
-    /** Of the settings: system prompt and voice. */
+    /** Tokens of the settings: system prompt and voice. */
     usage: TokenUsage;
-    /** Paths in `payload` of what was accepted but is not honoured. */
+    /** Paths in `payload` of fields that were accepted but have no effect. */
     unsupported_fields?: Array<string>;
-    /** Name of the recording that is made. */
+    /** The name of the recording of this session. */
     recording_session_id?: string;
     resume?: ResumeOffer;
   }
-  /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
+  /** Figures of an event; unknown ones are absent. Times are in milliseconds, lengths in tokens. */
   interface Metrics {
-    /** Tokens of context now held. */
+    /** Tokens in the context now. */
     kv_cache_length?: number;
-    /** The most that the model can hold. */
+    /** The most tokens that the context can hold. */
     n_past_max?: number;
     /** Tokens of the settings: system prompt and voice. */
     prompt_length?: number;
@@ -652,7 +652,7 @@ export namespace RealtimeChat {
     cost_llm_ms?: number;
     cost_tts_ms?: number;
     cost_token2wav_ms?: number;
-    /** From the complete unit in the adapter until its answer was sent. */
+    /** The time from the completion of the unit in the adapter until its answer was sent. */
     wall_clock_ms?: number;
     n_tokens?: number;
     n_tts_tokens?: number;
@@ -662,13 +662,13 @@ export namespace RealtimeChat {
     padded_samples?: number;
     /** Samples that had to be clipped to [-1, 1]. */
     clipped_samples?: number;
-    /** The unit came too late and was never heard. */
+    /** The unit came too late and was not given to the model. */
     dropped?: boolean;
-    /** Such units so far. */
+    /** Dropped units of the session so far. */
     dropped_total?: number;
-    /** Pictures not looked at: a session without video. */
+    /** Pictures that were ignored, because the session has no video. */
     ignored_frames?: number;
-    /** The server made up this unit to give the model time to answer. */
+    /** The server added this unit of silence to give the model time to answer. */
     injected_silence?: boolean;
   }
   /** Tokens consumed and produced, of a unit or of the session so far. */
@@ -684,7 +684,7 @@ export namespace RealtimeChat {
     text_tokens: number;
     audio_tokens: number;
     vision_tokens: number;
-    /** Context that was found in the cache instead of being computed again. */
+    /** Tokens whose context was found in the prefix cache instead of being computed again. */
     cached_tokens: number;
   }
   /** Output tokens by kind. */
@@ -694,105 +694,105 @@ export namespace RealtimeChat {
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
-  /** More of what the model says, as text. */
+  /** The next piece of the answer as text. */
   interface ReplyText {
     type: "response.output.delta";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     kind: "text";
     session_id: string;
     input_id: string;
-    /** Equal on all that belongs to one answer. */
+    /** The same in all events of one answer. */
     response_id: string;
     text: string;
   }
-  /** More of what the model says, as audio. */
+  /** The next piece of the answer as audio. */
   interface ReplyAudio {
     type: "response.output.delta";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     kind: "audio";
     session_id: string;
     input_id: string;
-    /** Equal on all that belongs to one answer. */
+    /** The same in all events of one answer. */
     response_id: string;
     /** Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1]. */
     audio: Base64;
   }
-  /** More of what the model thinks before it answers: no part of the answer, and never spoken. */
+  /** The next piece of the model's thinking before it answers: no part of the answer, and never spoken. */
   interface ReplyThinking {
     type: "response.output.delta";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     kind: "thinking";
     session_id: string;
     input_id: string;
-    /** Equal on all that belongs to one answer. */
+    /** The same in all events of one answer. */
     response_id: string;
     text: string;
   }
-  /** More of a call to one of the `tools`. */
+  /** The next piece of a call to one of the `tools`. */
   interface ReplyCall {
     type: "response.output.delta";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     kind: "tool_call";
     session_id: string;
     input_id: string;
-    /** Equal on all that belongs to one answer. */
+    /** The same in all events of one answer. */
     response_id: string;
     tool_call: CallPiece;
   }
-  /** More of a call. */
+  /** A piece of a call. */
   interface CallPiece {
-    /** Which call of the answer, from 0. */
+    /** The index of the call in the answer, from 0. */
     index: number;
     id: string;
     name: string;
-    /** To be appended to those before: together a JSON object. */
+    /** The next part of the arguments; all parts together are a JSON object. */
     arguments: string;
-    /** The arguments are whole. A call that is never complete must not be carried out. */
+    /** Whether the arguments are complete. A call that is never complete must not be carried out. */
     complete: boolean;
   }
   /** The end of an answer. */
   interface ResponseDone {
     type: "response.done";
     metrics: Metrics;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
     session_id: string;
     response_id: string;
     input_id: string;
-    /** All of it. */
+    /** The whole text of the answer. */
     text: string;
-    /** `length`: `max_new_tokens` were spent, or the context is full. */
+    /** `length`: the answer reached `max_new_tokens`, or the context is full. */
     reason: "cancelled" | "error" | "length" | "turn_end";
-    /** Of this turn. */
+    /** Tokens of this turn. */
     usage: TokenUsage;
-    /** Paths in `input` of what was accepted but is not honoured. */
+    /** Paths in `input` of fields that were accepted but have no effect. */
     unsupported_fields?: Array<string>;
-    /** All of it, if the answer was not streamed and is spoken. */
+    /** The whole audio of a spoken answer that was not streamed. */
     audio?: Base64;
-    /** All that the model thought; absent if nothing. */
+    /** The whole thinking of the model; absent if there is none. */
     thinking?: string;
-    /** The calls that are complete; absent if there are none. */
+    /** The complete calls; absent if there are none. */
     tool_calls?: Array<DoneCall>;
   }
   /** A call that is complete, as a message of the assistant has it in a later turn. */
@@ -810,17 +810,17 @@ export namespace RealtimeChat {
   /** The last event of a session. `session_id` and `usage` are absent before `session.created`. */
   interface SessionClosed {
     type: "session.closed";
-    /** `user_stop` or the client's own, `client_closed` if that cannot be repeated; `timeout`, `context_full`, `server_shutdown`, `backend_error` or `slow_consumer`. */
+    /** After `session.close`: the client's reason, `client_closed` if that does not match the pattern, or `user_stop` by default. Otherwise `timeout`, `context_full`, `server_shutdown`, `backend_error` or `slow_consumer`. */
     reason: string;
     session_id?: string;
     usage?: TokenUsage;
     diagnostic?: Diagnostic;
   }
-  /** Why it ended. */
+  /** The reason for the end of the session. */
   interface Diagnostic {
     /** A sentence for people. */
     message: string;
-    /** By which the operator of the server finds the session. */
+    /** The id by which the operator of the server finds the session. */
     trace_id?: string;
   }
   /** An event was refused, a unit failed, or the session ends. */
@@ -831,7 +831,7 @@ export namespace RealtimeChat {
   /** An error. */
   interface ErrorBody {
     code: ErrorCode;
-    /** For people: names the field, what was expected and what came. */
+    /** For people: names the field, the expected and the actual value. */
     message: string;
     /** The side that caused the error. */
     type: "client_error" | "server_error";
@@ -839,7 +839,7 @@ export namespace RealtimeChat {
     param?: string;
     /** The append at fault. */
     input_id?: string;
-    /** By which the operator of the server finds the session. */
+    /** The id by which the operator of the server finds the session. */
     trace_id?: string;
   }
   /** Error codes, for programs. */
@@ -869,7 +869,7 @@ export namespace Earlier {
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
-    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
     /** The system prompt; empty for none. */
     instructions: string;
@@ -879,18 +879,18 @@ export namespace Earlier {
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
   }
-  /** A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio. */
+  /** A piece of microphone audio, with pictures of the camera. Audio is required without `force_listen`. */
   interface AudioAppend {
     type: "input_audio_buffer.append";
     /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
     audio?: Base64 | null;
     /** Pictures during the audio, oldest first. Ignored in sessions without video. */
     video_frames?: Array<Base64 | PictureObject> | null;
-    /** The model listens to this input and all that waits before it; what it was saying ends. */
+    /** Barge-in: the model listens to this input and all waiting input before it; its open response ends. */
     force_listen?: boolean | null;
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
-    /** The client's name for this append, on every answer to it. One is made up without it. */
+    /** The client's id for this append, repeated in every answer to it; by default a new one. */
     input_id?: string | null;
     /** Samples: little-endian float32 in [-1, 1], the default, or little-endian int16. */
     format?: "f32" | "pcm16" | null;
@@ -911,7 +911,7 @@ export namespace Earlier {
   /** Ends the session. */
   interface SessionClose {
     type: "session.close";
-    /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
+    /** Repeated in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
     reason?: string | null;
   }
   /** Decoding settings. An absent field is the model's default; other keys are accepted and named in `unsupported_fields`. */
@@ -919,22 +919,22 @@ export namespace Earlier {
     /** False: text only. */
     generate_audio?: boolean | null;
     ls_mode?: "explicit" | null;
-    /** The first units that always listen. */
+    /** The number of units at the beginning in which the model always listens. */
     force_listen_count?: number | null;
-    /** Most text tokens spoken in one unit. */
+    /** The most text tokens spoken in one unit. */
     max_new_speak_tokens_per_chunk?: number | null;
     decode_mode?: "greedy" | "sampling" | null;
     temperature?: number | null;
     top_k?: number | null;
     top_p?: number | null;
     text_repetition_penalty?: number | null;
-    /** Tokens that count as repeated. */
+    /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
     /** Weight of ending the turn against speaking on. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;
-    /** Listening is certain when it is among this many best choices. */
+    /** The model always listens if listening is among this many most likely choices. */
     listen_top_k?: number | null;
     tts_temperature?: number | null;
     chunk_ms?: 1000 | null;
@@ -947,17 +947,17 @@ export namespace Earlier {
     type: "session.queued";
     position: number;
     estimated_wait_s: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
   }
-  /** Still waiting; sent every 3 s. */
+  /** The session is still waiting; sent every 3 s. */
   interface SessionQueueUpdate {
     type: "session.queue_update";
     position: number;
     estimated_wait_s: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
@@ -966,17 +966,17 @@ export namespace Earlier {
   interface SessionQueueDone {
     type: "session.queue_done";
   }
-  /** Return the event for a session that takes input. */
+  /** The session is configured and takes input. */
   interface SessionCreated {
     type: "session.created";
     session_id: string;
     /** Tokens of the settings: system prompt and voice. */
     prompt_length: number;
-    /** The same by kind, in the form of the current dialect. */
+    /** The same tokens by kind. */
     usage: TokenUsage;
-    /** Name of the recording that is made. */
+    /** The name of the recording of this session. */
     recording_session_id?: string;
-    /** Paths in `session` of what was accepted but is not honoured. */
+    /** Paths in `session` of fields that were accepted but have no effect. */
     unsupported_fields?: Array<string>;
     resume?: ResumeOffer;
   }
@@ -993,7 +993,7 @@ export namespace Earlier {
     text_tokens: number;
     audio_tokens: number;
     vision_tokens: number;
-    /** Context that was found in the cache instead of being computed again. */
+    /** Tokens whose context was found in the prefix cache instead of being computed again. */
     cached_tokens: number;
   }
   /** Output tokens by kind. */
@@ -1003,40 +1003,40 @@ export namespace Earlier {
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
   /** The text and audio of one unit together; each may be empty. */
   interface AudioDelta {
     type: "response.output_audio.delta";
-    /** Tokens of context now held. */
+    /** Tokens in the context now. */
     kv_cache_length: number;
     /** The append that completed the unit. */
     input_id: string;
     metrics: Metrics;
-    /** Equal on all that belongs to one turn of the model. */
+    /** The same in all events of one turn of the model. */
     response_id: string;
     text: string;
-    /** The model has said all that it wanted to. */
+    /** The model has ended its turn. */
     end_of_turn: boolean;
     /** Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1]. */
     audio: Base64;
   }
-  /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
+  /** Figures of an event; unknown ones are absent. Times are in milliseconds, lengths in tokens. */
   interface Metrics {
-    /** Tokens of context now held. */
+    /** Tokens in the context now. */
     kv_cache_length?: number;
-    /** The most that the model can hold. */
+    /** The most tokens that the context can hold. */
     n_past_max?: number;
     /** Tokens of the settings: system prompt and voice. */
     prompt_length?: number;
@@ -1046,7 +1046,7 @@ export namespace Earlier {
     cost_llm_ms?: number;
     cost_tts_ms?: number;
     cost_token2wav_ms?: number;
-    /** From the complete unit in the adapter until its answer was sent. */
+    /** The time from the completion of the unit in the adapter until its answer was sent. */
     wall_clock_ms?: number;
     n_tokens?: number;
     n_tts_tokens?: number;
@@ -1056,26 +1056,26 @@ export namespace Earlier {
     padded_samples?: number;
     /** Samples that had to be clipped to [-1, 1]. */
     clipped_samples?: number;
-    /** The unit came too late and was never heard. */
+    /** The unit came too late and was not given to the model. */
     dropped?: boolean;
-    /** Such units so far. */
+    /** Dropped units of the session so far. */
     dropped_total?: number;
-    /** Pictures not looked at: a session without video. */
+    /** Pictures that were ignored, because the session has no video. */
     ignored_frames?: number;
-    /** The server made up this unit to give the model time to answer. */
+    /** The server added this unit of silence to give the model time to answer. */
     injected_silence?: boolean;
   }
   /** The model listens; with `response_id` that response was interrupted. */
   interface Listen {
     type: "response.listen";
-    /** Tokens of context now held. */
+    /** Tokens in the context now. */
     kv_cache_length: number;
     /** The append that completed the unit. */
     input_id: string;
     metrics: Metrics;
     response_id?: string;
   }
-  /** The last event of a session; `stopped` is the client's doing. */
+  /** The last event of a session; `stopped`: the client ended the session. */
   interface SessionClosed {
     type: "session.closed";
     reason: "context_full" | "error" | "server_shutdown" | "slow_consumer" | "stopped" | "timeout";
@@ -1089,7 +1089,7 @@ export namespace Earlier {
   /** An error. */
   interface ErrorBody {
     code: ErrorCode;
-    /** For people: names the field, what was expected and what came. */
+    /** For people: names the field, the expected and the actual value. */
     message: string;
     /** The side that caused the error. */
     type: "client_error" | "server_error";
@@ -1097,7 +1097,7 @@ export namespace Earlier {
     param?: string;
     /** The append at fault. */
     input_id?: string;
-    /** By which the operator of the server finds the session. */
+    /** The id by which the operator of the server finds the session. */
     trace_id?: string;
   }
   /** Error codes, for programs. */
@@ -1121,7 +1121,7 @@ export namespace Duplex {
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
-    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
     /** The system prompt. */
     system_prompt?: string | null;
@@ -1132,10 +1132,10 @@ export namespace Duplex {
     config?: ConfigFields | null;
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
-    /** Always on. */
+    /** Without effect: units are always finalised after their answer. */
     deferred_finalize?: boolean | null;
   }
-  /** A slice of the microphone, in float32, and what the camera saw. Without `force_listen` there has to be audio. */
+  /** A piece of microphone audio in float32, with pictures of the camera. Audio is required without `force_listen`. */
   interface AudioChunk {
     type: "audio_chunk";
     /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
@@ -1154,7 +1154,7 @@ export namespace Duplex {
     video_frame?: Base64 | PictureObject | null;
     /** Alias of `video_frame`. */
     frame_base64?: Base64 | PictureObject | null;
-    /** The model listens to this input and all that waits before it; what it was saying ends. */
+    /** Barge-in: the model listens to this input and all waiting input before it; its open response ends. */
     force_listen?: boolean | null;
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
@@ -1166,7 +1166,7 @@ export namespace Duplex {
     /** Alias of `data`. */
     base64?: Base64 | null;
   }
-  /** A picture of the camera, which goes with the next unit. */
+  /** A picture of the camera for the next unit. */
   interface VideoFrame {
     type: "video_frame";
     /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
@@ -1180,17 +1180,17 @@ export namespace Duplex {
     /** Alias of `frame_base64`. */
     video_frame?: Base64 | PictureObject | null;
   }
-  /** Takes a break: no input, and the slot is kept. */
+  /** Pauses the session: it takes no input, and keeps its slot. */
   interface Pause {
     type: "pause";
-    /** Seconds, held to 1 to 300; the session ends when they are over. 60 by default. */
+    /** Seconds after which the session ends, clamped to 1 to 300; 60 by default. */
     timeout?: number | null;
   }
-  /** Ends the break. */
+  /** Ends the pause. */
   interface Resume {
     type: "resume";
   }
-  /** Deprecated: the next unit listens. */
+  /** Deprecated: the model listens in the next unit. */
   interface Interrupt {
     type: "interrupt";
   }
@@ -1198,7 +1198,7 @@ export namespace Duplex {
   interface Stop {
     type: "stop";
   }
-  /** Something for the server's log; its fields are the client's own. At most 64 KiB. */
+  /** Diagnostics of the client, with any fields, at most 64 KiB. The server logs their size and digest. */
   interface ClientDiagnostic {
     type: "client_diagnostic";
   }
@@ -1207,22 +1207,22 @@ export namespace Duplex {
     /** False: text only. */
     generate_audio?: boolean | null;
     ls_mode?: "explicit" | null;
-    /** The first units that always listen. */
+    /** The number of units at the beginning in which the model always listens. */
     force_listen_count?: number | null;
-    /** Most text tokens spoken in one unit. */
+    /** The most text tokens spoken in one unit. */
     max_new_speak_tokens_per_chunk?: number | null;
     decode_mode?: "greedy" | "sampling" | null;
     temperature?: number | null;
     top_k?: number | null;
     top_p?: number | null;
     text_repetition_penalty?: number | null;
-    /** Tokens that count as repeated. */
+    /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
     /** Weight of ending the turn against speaking on. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;
-    /** Listening is certain when it is among this many best choices. */
+    /** The model always listens if listening is among this many most likely choices. */
     listen_top_k?: number | null;
     tts_temperature?: number | null;
     chunk_ms?: 1000 | null;
@@ -1230,75 +1230,75 @@ export namespace Duplex {
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
   }
-  /** No slot was free at once. `position` counts from 1 over all kinds; `eta_seconds` repeats the wait. */
+  /** No slot was free at once. `position` counts from 1 over all kinds of session; `eta_seconds` equals `estimated_wait_s`. */
   interface Queued {
     type: "queued";
     position: number;
     estimated_wait_s: number;
     eta_seconds: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
   }
-  /** Still waiting; sent every 3 s. */
+  /** The session is still waiting; sent every 3 s. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
     estimated_wait_s: number;
     eta_seconds: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
   }
-  /** A slot is assigned: `prepare` may come. */
+  /** A slot is assigned: the client may send `prepare`. */
   interface QueueDone {
     type: "queue_done";
   }
-  /** Return the event for a session that takes input. */
+  /** The session is configured and takes input. */
   interface Prepared {
     type: "prepared";
     /** Tokens of the settings: system prompt and voice. */
     prompt_length: number;
     session_id: string;
-    /** Name of the recording that is made. */
+    /** The name of the recording of this session. */
     recording_session_id?: string;
-    /** Paths in `prepare` of what was accepted but is not honoured. */
+    /** Paths in `prepare` of fields that were accepted but have no effect. */
     unsupported_fields?: Array<string>;
     resume?: ResumeOffer;
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
-  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
+  /** Another worker continues the session of a lost or draining worker. No input or output is lost. */
   interface SessionMoved {
     type: "session.moved";
     /** Seconds in which no unit was answered. */
     pause_s: number;
   }
-  /** The one answer to a unit, speaking or listening. Times in milliseconds; 0 where nothing applies. */
+  /** The single answer to a unit. Times are in milliseconds, 0 for phases that did not run. */
   interface Result {
     type: "result";
     is_listen: boolean;
     text: string;
-    /** The model has said all that it wanted to. */
+    /** The model has ended its turn. */
     end_of_turn: boolean;
-    /** Counts units from 1. */
+    /** The number of the unit, from 1. */
     current_time: number;
-    /** Tokens of context now held. */
+    /** Tokens in the context now. */
     kv_cache_length: number;
     cost_llm_ms: number;
     cost_tts_prep_ms: number;
@@ -1311,27 +1311,27 @@ export namespace Duplex {
     n_tts_tokens: number;
     vision_slices: number;
     vision_tokens: number;
-    /** Unix seconds of the moment of sending. */
+    /** The time of sending in Unix seconds. */
     server_send_ts: number;
-    /** The unit came too late and was never heard. */
+    /** The unit came too late and was not given to the model. */
     dropped?: boolean;
-    /** Such units so far. */
+    /** Dropped units of the session so far. */
     dropped_total?: number;
-    /** Pictures not looked at: a session without video. */
+    /** Pictures that were ignored, because the session has no video. */
     ignored_frames?: number;
     /** Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz. */
     audio_data: Base64 | null;
   }
-  /** The break has begun; it may last `timeout` seconds. */
+  /** The pause has begun; it may last `timeout` seconds. */
   interface Paused {
     type: "paused";
     timeout: number;
   }
-  /** End the pause. */
+  /** The pause has ended. */
   interface Resumed {
     type: "resumed";
   }
-  /** The next unit will listen. */
+  /** The model will listen in the next unit. */
   interface Interrupted {
     type: "interrupted";
   }
@@ -1341,7 +1341,7 @@ export namespace Duplex {
     session_id: string;
     reason: "context_full" | "error" | "server_shutdown" | "user_stop";
   }
-  /** The last event of a session that took too long; `reason` names the clock and its seconds. */
+  /** The last event of a session with an expired timer; `reason` names the timer and its seconds. */
   interface Timeout {
     type: "timeout";
     reason: string;
@@ -1352,7 +1352,7 @@ export namespace Duplex {
     error: string;
     code: ErrorCode;
     message: string;
-    /** By which the operator of the server finds the session. */
+    /** The id by which the operator of the server finds the session. */
     trace_id?: string;
   }
   /** Error codes, for programs. */
@@ -1365,9 +1365,9 @@ export namespace Chat {
   type ClientEvent = ChatRequest;
   /** Events of the server. */
   type ServerEvent = Queued | QueueUpdate | QueueDone | PrefillDone | SessionResumed | Chunk | Done | Error;
-  /** The one thing that a client sends, as soon as it is connected. A `type` is not looked at. */
+  /** The only event of the client, which it sends as soon as it is connected. A field `type` is ignored. */
   interface ChatRequest {
-    /** The whole conversation so far, at least one message of the user among it. */
+    /** The whole conversation so far, with at least one message of the user. */
     messages: Array<ChatMessage>;
     /** True by default: the answer comes piece by piece. False: it comes at once. */
     streaming?: boolean | null;
@@ -1376,13 +1376,13 @@ export namespace Chat {
     /** True: the answer is spoken, as with `tts.enabled`, and the model is told so. */
     use_tts_template?: boolean | null;
     image?: ImageFields | null;
-    /** Pictures and sound belong together in time: videos are not only seen but heard. False by default. */
+    /** True: pictures and sound are synchronous; the model gets videos with their sound. False by default. */
     omni_mode?: boolean | null;
-    /** The model may think before it answers, if it can; what it thinks is no part of the answer. */
+    /** The model may think before it answers, if it can; its thinking is no part of the answer. */
     enable_thinking?: boolean | null;
-    /** Functions that the model may call, of different names. */
+    /** Functions that the model may call, with different names. */
     tools?: Array<ToolFields> | null;
-    /** `auto` by default. `required`, and a tool by its name, force a call, valid by the tool's schema. */
+    /** `auto` by default. `required`, or a named tool, forces a call with arguments that match the schema. */
     tool_choice?: "auto" | "none" | "required" | ChosenTool | null;
     /** True by default. False: at most one call in the answer. */
     parallel_tool_calls?: boolean | null;
@@ -1390,14 +1390,14 @@ export namespace Chat {
   /** A message of one side. */
   interface ChatMessage {
     role: "assistant" | "system" | "tool" | "user";
-    /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
+    /** A text, or parts in their order; at most 4 pictures in one message. Only a message with `tool_calls` may have no content; the content of a message of a tool is a text. */
     content?: string | Array<TextPart | ImagePart | AudioPart | VideoPart> | null;
-    /** Of the assistant: calls that it made. */
+    /** For role `assistant`: the calls that the model made. */
     tool_calls?: Array<CallFields> | null;
-    /** Of a tool: the call in a message before whose result this is. */
+    /** For role `tool`: the id of the call, in an earlier message, whose result this message is. */
     tool_call_id?: string | null;
   }
-  /** Something written. */
+  /** A text. */
   interface TextPart {
     type: "text";
     text: string;
@@ -1408,7 +1408,7 @@ export namespace Chat {
     /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
     data: Base64;
   }
-  /** Something said. */
+  /** A clip of audio. */
   interface AudioPart {
     type: "audio";
     /** Base64 of a WAV file or of raw little-endian float32, mono; at most 300 s in all clips of a request together. */
@@ -1421,7 +1421,7 @@ export namespace Chat {
     type: "video";
     /** Base64 of an MP4, MOV, WebM or Matroska file of at most 4096 x 4096 pixels. At most 4 videos in a request, of 10 minutes all together. */
     data: Base64;
-    /** Frames seen of each second, 1 by default. Those after the first are joined to one picture behind it. */
+    /** Frames used of each second, 1 by default; those after the first are joined into one picture. */
     stack_frames?: number | null;
   }
   /** A call that the model made. */
@@ -1438,7 +1438,7 @@ export namespace Chat {
   }
   /** Sampling of the answer's tokens. */
   interface GenerationFields {
-    /** Most tokens of the answer, 512 by default. */
+    /** The most tokens of the answer, 512 by default. */
     max_new_tokens?: number | null;
     /** 0.7 by default; 0 always takes the most likely token. */
     temperature?: number | null;
@@ -1453,7 +1453,7 @@ export namespace Chat {
     mode?: "audio_assistant" | "audio_roleplay" | "default" | "omni" | "voice_cloning" | null;
     /** The voice to speak with. */
     ref_audio_data?: Base64 | null;
-    /** Instead: id of a voice registered with the server; a directory before it and an ending are cut off. */
+    /** Id of a voice registered with the server, without effect beside `ref_audio_data`; a leading directory and a file extension are removed. */
     ref_audio_path?: string | null;
     /** Language to speak. */
     language?: string | null;
@@ -1465,7 +1465,7 @@ export namespace Chat {
     /** Numbers the pictures, true by default. */
     use_image_id?: boolean | null;
   }
-  /** A function of the client's, which it runs itself. */
+  /** A function that the client runs. */
   interface ToolFields {
     type?: "function" | null;
     function: FunctionFields;
@@ -1475,36 +1475,36 @@ export namespace Chat {
     name: string;
     /** The description of the function, for the model. */
     description?: string | null;
-    /** JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and 131,072 of all tools. */
+    /** JSON Schema of its arguments, of type object; without one the function takes no arguments. At most 16,384 bytes, and 131,072 bytes for all tools. */
     parameters?: Record<string, unknown> | null;
   }
-  /** The one tool that is to be called. */
+  /** The one tool that the model must call. */
   interface ChosenTool {
     type?: "function" | null;
     function: ChosenFunction;
   }
-  /** Names a tool. */
+  /** The name of a tool. */
   interface ChosenFunction {
     name: string;
   }
-  /** No slot was free at once. `position` counts from 1 over all kinds; `eta_seconds` repeats the wait. */
+  /** No slot was free at once. `position` counts from 1 over all kinds of session; `eta_seconds` equals `estimated_wait_s`. */
   interface Queued {
     type: "queued";
     position: number;
     estimated_wait_s: number;
     eta_seconds: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
   }
-  /** Still waiting; sent every 3 s. */
+  /** The session is still waiting; sent every 3 s. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
     estimated_wait_s: number;
     eta_seconds: number;
-    /** Whether too few sessions have ended for more than a guess at the wait. */
+    /** Whether the wait is only a guess, because too few sessions have ended so far. */
     estimate_is_guess: boolean;
     ticket_id: string;
     queue_length: number;
@@ -1521,57 +1521,57 @@ export namespace Chat {
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
   /** A piece of a streamed answer. */
   interface Chunk {
     type: "chunk";
     text_delta: string;
-    /** Null where there is nothing to hear, else base64 of raw little-endian float32, mono, 24 kHz. */
+    /** Null without audio, else base64 of raw little-endian float32, mono, 24 kHz. */
     audio_data: Base64 | null;
-    /** More of what the model thinks before it answers; absent where it does not. */
+    /** The next piece of the model's thinking before it answers; absent without one. */
     thinking_delta?: string;
-    /** More of a call to one of the `tools`; absent where there is none. */
+    /** The next piece of a call to one of the `tools`; absent without one. */
     tool_call?: CallPiece;
   }
-  /** More of a call. */
+  /** A piece of a call. */
   interface CallPiece {
-    /** Which call of the answer, from 0. */
+    /** The index of the call in the answer, from 0. */
     index: number;
     id: string;
     name: string;
-    /** To be appended to those before: together a JSON object. */
+    /** The next part of the arguments; all parts together are a JSON object. */
     arguments: string;
-    /** The arguments are whole. A call that is never complete must not be carried out. */
+    /** Whether the arguments are complete. A call that is never complete must not be carried out. */
     complete: boolean;
   }
-  /** The whole answer; the connection closes. */
+  /** The whole answer. Then the connection closes. */
   interface Done {
     type: "done";
     text: string;
-    /** Of the text, the one that ends it included. */
+    /** Tokens of the text, including the token that ends it. */
     generated_tokens: number;
     input_tokens: number;
-    /** The whole audio of an answer that is not streamed, else null: then it was in the chunks. */
+    /** The whole audio of an answer that is not streamed, else null: the chunks had the audio. */
     audio_data: Base64 | null;
-    /** Name of the recording that was made. */
+    /** The name of the recording of this session. */
     recording_session_id: string | null;
-    /** Paths in the request of what was accepted but is not honoured. */
+    /** Paths in the request of fields that were accepted but have no effect. */
     unsupported_fields?: Array<string>;
-    /** All that the model thought; absent if nothing. */
+    /** The whole thinking of the model; absent if there is none. */
     thinking?: string;
-    /** The calls that are complete; absent if there are none. */
+    /** The complete calls; absent if there are none. */
     tool_calls?: Array<DoneCall>;
   }
   /** A call that is complete, as a message of the assistant has it in a later turn. */
@@ -1586,13 +1586,13 @@ export namespace Chat {
     /** A JSON object. */
     arguments: string;
   }
-  /** The request was refused, or failed; the connection closes. */
+  /** The request was refused, or failed. Then the connection closes. */
   interface Error {
     type: "error";
-    /** For people: names the field, what was expected and what came. */
+    /** For people: names the field, the expected and the actual value. */
     error: string;
     code: ErrorCode;
-    /** By which the operator of the server finds the session. */
+    /** The id by which the operator of the server finds the session. */
     trace_id?: string;
   }
   /** Error codes, for programs. */
@@ -1605,7 +1605,7 @@ export namespace Transcription {
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit;
   /** Events of the server. */
   type ServerEvent = SessionCreated | SessionResumed | Delta | Done | Error;
-  /** Choose the model of the utterances that follow; success is silent. Nothing else in it is looked at. */
+  /** Choose the model of later utterances. No event confirms it; other fields are ignored. */
   interface SessionUpdate {
     type: "session.update";
     /** A model of `/v1/models`. */
@@ -1613,7 +1613,7 @@ export namespace Transcription {
     /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
-  /** Audio: for the open utterance, else for the next one. */
+  /** Audio for the open utterance, or for the next one if none is open. */
   interface AudioAppend {
     type: "input_audio_buffer.append";
     /** Base64 of little-endian int16, mono, 16 kHz. */
@@ -1624,10 +1624,10 @@ export namespace Transcription {
   /** Begin an utterance, or with `final` end it. */
   interface AudioCommit {
     type: "input_audio_buffer.commit";
-    /** Words count in any case: true, yes, on and 1; false, no, off and 0. */
+    /** Also a word in upper or lower case: true, yes, on or 1; false, no, off or 0. */
     final?: boolean | number | string;
   }
-  /** The first event, sent before anything is read. */
+  /** The first event, sent before the server reads any event. */
   interface SessionCreated {
     type: "session.created";
     id: string;
@@ -1635,23 +1635,23 @@ export namespace Transcription {
     created: number;
     /** Only on `/v1/realtime?intent=transcription`, where a client may speak OpenAI's protocol. */
     event_id?: string;
-    /** See `event_id`. */
+    /** Only where `event_id` is. */
     session?: Record<string, unknown>;
     resume?: ResumeOffer;
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
   /** Further text of the utterance. */
@@ -1668,11 +1668,11 @@ export namespace Transcription {
   }
   /** Tokens of an utterance. */
   interface Usage {
-    /** Input of its first step; what came later is not added. */
+    /** Input tokens of the first step; later input is not counted. */
     prompt_tokens: number;
-    /** Both others together. */
+    /** The sum of the other two. */
     total_tokens: number;
-    /** All sampled ids, those without text included. */
+    /** All sampled tokens, including those without text. */
     completion_tokens: number;
     prompt_tokens_details: null;
     completion_tokens_details: null;
@@ -1680,7 +1680,7 @@ export namespace Transcription {
   /** An event was refused, or an utterance failed; the connection stays open unless the table of codes says otherwise. */
   interface Error {
     type: "error";
-    /** For people. */
+    /** A text for people. */
     error: string;
     code: Code;
   }
@@ -1694,35 +1694,35 @@ export namespace Live {
   type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose;
   /** Events of the server. */
   type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | InputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
-  /** Begin. Nothing else may come before `session.started` has answered it. */
+  /** Begin the session. Until `session.started`, a client may only send `session.close` after it. */
   interface SessionStart {
     type: "session.start";
     session: SessionConfig;
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
   /** The settings of a session; only `delegation` can be changed later. */
   interface SessionConfig {
-    /** One of `/v1/models`. */
+    /** A model of `/v1/models`. */
     model: string;
-    /** The system prompt. Blank is as good as none: then the server has its own. */
+    /** The system prompt; absent or blank, the default of the server. */
     instructions?: string | null;
     audio?: AudioConfig | null;
     delegation?: DelegationConfig | null;
     /** The messages before the session, oldest first. */
     input?: Array<DeveloperMessage | UserMessage | AssistantMessage> | null;
-    /** Only false: there is no forking. */
+    /** Only false: sessions cannot be forked. */
     store?: boolean | null;
-    /** Only empty: requests cannot be decided here. */
+    /** Only an empty list: no service makes decisions here. */
     triggers?: Array<unknown> | null;
-    /** Not with a WebSocket. */
+    /** Only null: it belongs to WebRTC. */
     client?: null;
-    /** Not looked at. */
+    /** Returned as given, without effect. */
     safety_identifier?: string | null;
   }
-  /** The audio formats of both directions. */
+  /** The audio format and the voice. */
   interface AudioConfig {
-    /** Of both directions; PCM at 24 kHz without it. */
+    /** The format of both directions; PCM at 24 kHz by default. */
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     output?: OutputConfig | null;
   }
@@ -1731,17 +1731,17 @@ export namespace Live {
     type: "audio/pcm";
     rate: 16000 | 24000;
   }
-  /** G.711 with the law of North America and Japan. */
+  /** G.711 mu-law, the law of North America and Japan. */
   interface PcmuFormat {
     type: "audio/pcmu";
     rate: 8000;
   }
-  /** G.711 with the law of everywhere else. */
+  /** G.711 A-law, the law of all other countries. */
   interface PcmaFormat {
     type: "audio/pcma";
     rate: 8000;
   }
-  /** The format and voice of the model's audio. */
+  /** The voice of the model's audio. */
   interface OutputConfig {
     /** A registered voice, or one of OpenAI's names, which stand for the model's own voice. */
     voice?: string | VoiceId | null;
@@ -1750,11 +1750,11 @@ export namespace Live {
   interface VoiceId {
     id: string;
   }
-  /** Delegation, which no model here does, as an `info` says. */
+  /** Delegation settings. No model here delegates, as an `info` event says. */
   interface DelegationConfig {
     type: "client" | "responses";
     acknowledgement_delay_ms?: number | null;
-    /** Settings of the service that would; not looked at. */
+    /** Settings of the delegate; returned as given, without effect. */
     responses?: Record<string, unknown> | null;
   }
   /** A message of the application. */
@@ -1763,7 +1763,7 @@ export namespace Live {
     id?: string | null;
     status?: "completed" | "incomplete" | null;
     type?: "message" | null;
-    /** Exactly one. */
+    /** Exactly one part. */
     content: Array<InputText>;
   }
   /** A written text. */
@@ -1777,7 +1777,7 @@ export namespace Live {
     id?: string | null;
     status?: "completed" | "incomplete" | null;
     type?: "message" | null;
-    /** Exactly one. */
+    /** Exactly one part. */
     content: Array<InputText>;
   }
   /** A message of the model. */
@@ -1786,7 +1786,7 @@ export namespace Live {
     id?: string | null;
     status?: "completed" | "incomplete" | null;
     type?: "message" | null;
-    /** Exactly one. */
+    /** Exactly one part. */
     content: Array<OutputText>;
   }
   /** A text that the model said. */
@@ -1794,88 +1794,88 @@ export namespace Live {
     text: string;
     type?: "output_text" | "text" | null;
   }
-  /** Change what may be changed. */
+  /** Change the delegation settings. */
   interface SessionUpdate {
     type: "session.update";
     session: SessionChanges;
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
   /** Changes of a running session. */
   interface SessionChanges {
     delegation?: DelegationConfig | null;
-    /** Only empty: requests cannot be decided here. */
+    /** Only an empty list: no service makes decisions here. */
     triggers?: Array<unknown> | null;
   }
-  /** Audio of the microphone, sent all the time and not answered. */
+  /** Audio of the microphone, sent continuously; no event answers it. */
   interface AudioAppend {
     type: "session.input_audio.append";
     /** Base64 of raw mono audio in the format of the session; it may be cut anywhere. */
     audio: Base64;
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** Mute the input: the model hears silence, whatever is appended. */
+  /** Mute the input: the model gets silence in place of appended audio. */
   interface AudioMute {
     type: "session.input_audio.mute";
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
   /** Unmute the input. */
   interface AudioUnmute {
     type: "session.input_audio.unmute";
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** Instructions that the model reads before the next second. Some models cannot. */
+  /** Instructions that the model reads before its next unit. Some models cannot read any. */
   interface InstructionsAppend {
     type: "session.instructions.append";
     /** At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many. */
     content: string;
-    /** Nothing was delegated. */
+    /** Only null: nothing is delegated here. */
     delegation_id?: null;
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** Something to know and not to speak about, which the model reads before the next second. Some cannot. */
+  /** A text that the model is to know and not to speak about. It reads the text before its next unit; some models cannot read any. */
   interface ThinkingAppend {
     type: "session.thinking.append";
     /** At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many. */
     content: string;
-    /** Nothing was delegated. */
+    /** Only null: nothing is delegated here. */
     delegation_id?: null;
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** Something to know, and to speak about at once: it lets the model speak first. Some models cannot. */
+  /** A text that the model is to speak about at once, even before the user speaks. Some models cannot read any. */
   interface CommentaryAppend {
     type: "session.commentary.append";
     /** At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many. */
     content: string;
-    /** Nothing was delegated. */
+    /** Only null: nothing is delegated here. */
     delegation_id?: null;
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** End, as soon as what the model is saying is said, at the latest after 10 s. */
+  /** End the session after the current speech of the model, at the latest after 10 s. */
   interface SessionClose {
     type: "session.close";
-    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    /** The client's id of this event; events that answer it have it as `client_event_id`. */
     event_id?: string | null;
   }
   /** The session has begun, and its output with it. */
   interface SessionStarted {
     type: "session.started";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     session: SessionResource;
     resume?: ResumeOffer;
   }
-  /** A session as it is. */
+  /** The current settings of a session. */
   interface SessionResource {
     id: string;
-    /** Unix seconds of its end. */
+    /** The latest end of the session, in Unix seconds. */
     expires_at: number;
     status: "active";
     model: string;
@@ -1884,17 +1884,17 @@ export namespace Live {
     delegation?: ResolvedDelegation;
     safety_identifier?: string;
   }
-  /** The audio formats of both directions. */
+  /** The audio format and the voice. */
   interface ResolvedAudio {
     format: ResolvedFormat;
     output: ResolvedOutput;
   }
-  /** The audio formats of both directions. */
+  /** The audio format of both directions. */
   interface ResolvedFormat {
     type: "audio/pcm" | "audio/pcma" | "audio/pcmu";
     rate: number;
   }
-  /** The format and voice of the model's audio. */
+  /** The voice of the model's audio. */
   interface ResolvedOutput {
     voice?: string;
   }
@@ -1902,121 +1902,121 @@ export namespace Live {
   interface ResolvedDelegation {
     type: "client" | "responses";
     acknowledgement_delay_ms?: number;
-    /** As it was given. */
+    /** As given. */
     responses?: Record<string, unknown>;
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
-  /** A change is made. */
+  /** The settings were changed; `session` has all of them. */
   interface SessionUpdated {
     type: "session.updated";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     session: SessionResource;
   }
-  /** Audio to be played now: 200 ms, all the time, silence included. */
+  /** The next audio to play, sent continuously, silence included: 200 ms, or a unit of the model if that is shorter. */
   interface OutputAudioDelta {
     type: "session.output_audio.delta";
     /** Base64 of raw mono audio in the format of the session. */
     delta: Base64;
   }
-  /** The transcript of the audio that begins now. */
+  /** Further words of the model's speech. */
   interface OutputTranscriptDelta {
     type: "session.output_transcript.delta";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     delta: string;
-    /** On the time line of the session. */
+    /** Position on the timeline of the session. */
     start_ms: number;
-    /** On the time line of the session. */
+    /** Position on the timeline of the session. */
     end_ms: number;
   }
   /** The words of the user, transcribed after a pause; `start_ms` and `end_ms` count the user's audio. */
   interface InputTranscriptDelta {
     type: "session.input_transcript.delta";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     delta: string;
-    /** On the time line of the session. */
+    /** Position on the timeline of the session. */
     start_ms: number;
-    /** On the time line of the session. */
+    /** Position on the timeline of the session. */
     end_ms: number;
   }
-  /** The model hears silence. */
+  /** The input is muted: the model gets silence. */
   interface AudioMuted {
     type: "session.input_audio.muted";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
   }
-  /** The model hears the user. */
+  /** The input is unmuted: the model gets the user's audio. */
   interface AudioUnmuted {
     type: "session.input_audio.unmuted";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
   }
-  /** The model has read them. */
+  /** The model has read the instructions. */
   interface InstructionsAppended {
     type: "session.instructions.appended";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
-    /** The beginning of the second before which it did. */
+    /** The beginning of the unit before which the model read it. */
     start_ms: number;
-    /** On the time line of the session. */
+    /** Position on the timeline of the session. */
     end_ms: number;
   }
-  /** Note that the model has read the turn. */
+  /** The model has read the text. */
   interface ThinkingAppended {
     type: "session.thinking.appended";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
-    /** The beginning of the second before which it did. */
+    /** The beginning of the unit before which the model read it. */
     start_ms: number;
-    /** On the time line of the session. */
+    /** Position on the timeline of the session. */
     end_ms: number;
   }
-  /** Note that the model has read the turn. */
+  /** The model has read the text. */
   interface CommentaryAppended {
     type: "session.commentary.appended";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
-    /** The beginning of the second before which it did. */
+    /** The beginning of the unit before which the model read it. */
     start_ms: number;
-    /** On the time line of the session. */
+    /** Position on the timeline of the session. */
     end_ms: number;
   }
-  /** Every 5 s of the conversation, and at its end. */
+  /** The usage so far, sent every 5 s of the conversation and at its end. */
   interface UsageUpdated {
     type: "session.usage.updated";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     usage: LiveUsage;
     context_window?: ContextWindow;
   }
   /** Usage of the session so far. */
   interface LiveUsage {
-    /** Of audio that the model has heard. */
+    /** Seconds of audio that the model has heard. */
     seconds: number;
   }
   /** Use of the model's context. */
@@ -2027,26 +2027,26 @@ export namespace Live {
   interface SessionClosed {
     type: "session.closed";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     reason: "close_requested" | "connection_lost" | "content" | "expired" | "remote_hangup";
     session: SessionResource;
     usage: LiveUsage;
   }
-  /** Something to know: `queued` while no slot is free; settings that are replaced or have no effect. */
+  /** A notice: `queued` while no slot is free; the others about settings that are replaced or have no effect. */
   interface Info {
     type: "info";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     code: "delegation_unused" | "instructions_unused" | "queued" | "voice_replaced";
     message: string;
   }
-  /** An event was refused, a second was lost, or the session ends. Before `session.started` that does not come. */
+  /** An event was refused, a unit was lost, or the session ends. After a refused `session.start` the connection closes. */
   interface Error {
     type: "error";
     event_id: string;
-    /** The `event_id` of what it answers, if that had one. */
+    /** The `event_id` of the client's event that this event answers, if it had one. */
     client_event_id?: string;
     error: ErrorDetail;
   }
@@ -2055,7 +2055,7 @@ export namespace Live {
     /** The side that caused the error. */
     type: "invalid_request_error" | "server_error";
     code: Code;
-    /** For people. */
+    /** A text for people. */
     message: string;
     /** Path of the field at fault, from the root of the event. */
     param?: string;
@@ -2071,16 +2071,16 @@ export namespace RealtimeGa {
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | OutputClear | ItemCreate | ItemRetrieve | ItemTruncate | ItemDelete | ResponseCreate | ResponseCancel;
   /** Events of the server. */
   type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
-  /** Change what is given, all of it or nothing. */
+  /** Change the given settings, all of them or none. */
   interface SessionUpdate {
     type: "session.update";
     session: SessionFields;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** The settings of a session. */
   interface SessionFields {
-    /** Only realtime: a session stays what it is. */
+    /** Only realtime: the type of a session cannot change. */
     type: "realtime" | "transcription";
     /** Only the model of the URL. */
     model?: string | null;
@@ -2099,12 +2099,12 @@ export namespace RealtimeGa {
     tracing?: "auto" | TracingConfig | null;
     reasoning?: Reasoning | null;
   }
-  /** Sound in both directions. */
+  /** The audio settings of both directions. */
   interface AudioFields {
     input?: InputFields | null;
     output?: OutputFields | null;
   }
-  /** The format of the input. */
+  /** The settings of the input audio. */
   interface InputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     transcription?: TranscriptionConfig | null;
@@ -2116,19 +2116,19 @@ export namespace RealtimeGa {
     type: "audio/pcm";
     rate?: 24000 | null;
   }
-  /** G.711 at 8 kHz with the law of North America and Japan. */
+  /** G.711 mu-law at 8 kHz, the law of North America and Japan. */
   interface PcmuFormat {
     type: "audio/pcmu";
     rate?: 8000 | null;
   }
-  /** G.711 at 8 kHz with the law of everywhere else. */
+  /** G.711 A-law at 8 kHz, the law of all other countries. */
   interface PcmaFormat {
     type: "audio/pcma";
     rate?: 8000 | null;
   }
-  /** Transcribes what the user says, beside the conversation. Only `model` has an effect. */
+  /** Transcription of the user's speech beside the conversation. Only `model` has an effect. */
   interface TranscriptionConfig {
-    /** One that transcribes; OpenAI's names, and none, stand for any. */
+    /** A model that transcribes; without it, or with one of OpenAI's names, any of them. */
     model?: string | null;
     language?: string | null;
     languages?: Array<string> | null;
@@ -2136,12 +2136,12 @@ export namespace RealtimeGa {
     keywords?: Array<string> | null;
     delay?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
-  /** The place of the microphone. It is accepted, and the model hears what was sent. */
+  /** The place of the microphone. It is accepted without effect. */
   interface NoiseReduction {
     type?: "far_field" | "near_field" | null;
     strength?: number | null;
   }
-  /** The server hears when the user begins and ends. */
+  /** Turn detection by the server, which detects the start and end of speech. */
   interface ServerVad {
     type: "server_vad";
     threshold?: number | null;
@@ -2158,19 +2158,19 @@ export namespace RealtimeGa {
     create_response?: boolean | null;
     interrupt_response?: boolean | null;
   }
-  /** The format of the output. */
+  /** The settings of the output audio. */
   interface OutputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     /** A registered voice, or one of OpenAI's names, which stand for the model's own voice. */
     voice?: string | VoiceId | null;
-    /** Only 1: the model speaks as fast as it does. */
+    /** Only 1: the speed of speech cannot be changed. */
     speed?: number | null;
   }
   /** A voice that is registered with the server. */
   interface VoiceId {
     id: string;
   }
-  /** A function of the client's that the model may call. */
+  /** A function of the client that the model may call. */
   interface FunctionTool {
     type: "function";
     name: string;
@@ -2178,89 +2178,89 @@ export namespace RealtimeGa {
     /** JSON Schema of its arguments. */
     parameters?: Record<string, unknown> | null;
   }
-  /** The one that is to be called. */
+  /** The tool that the model has to call. */
   interface ToolOfChoice {
     type: "function";
     name: string;
   }
-  /** The share of the conversation that stays when it has become too long. */
+  /** The share of the conversation that remains when it is too long for the model. */
   interface RetentionRatio {
     type: "retention_ratio";
     retention_ratio: number;
     token_limits?: TokenLimits | null;
   }
-  /** Limits of the kept conversation. */
+  /** Limits of the remaining conversation. */
   interface TokenLimits {
     post_instructions?: number | null;
   }
-  /** A prompt that OpenAI keeps; there are none here. */
+  /** A prompt that OpenAI stores; none are stored here. */
   interface StoredPrompt {
     id: string;
     version?: string | null;
     variables?: Record<string, unknown> | null;
   }
-  /** The name of a trace. It is accepted: the server's operator decides about tracing. */
+  /** The name of a trace. It is accepted without effect: the operator of the server configures tracing. */
   interface TracingConfig {
     workflow_name?: string | null;
     group_id?: string | null;
     metadata?: Record<string, unknown> | null;
   }
-  /** The effort of reasoning. It is accepted. */
+  /** The effort of reasoning. It is accepted without effect. */
   interface Reasoning {
     effort?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
-  /** Audio of the microphone, which is not answered. */
+  /** Audio of the microphone; no event answers it. */
   interface AudioAppend {
     type: "input_audio_buffer.append";
     /** Base64 of raw mono audio in the input format; it may be cut anywhere. */
     audio: Base64;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** Commit appended audio as an item. */
   interface AudioCommit {
     type: "input_audio_buffer.commit";
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** Clear appended audio. */
   interface AudioClear {
     type: "input_audio_buffer.clear";
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** Drop the part of the answer that is not sent yet; not answered. */
+  /** Drop the part of the answer that is not sent yet. No event answers it. */
   interface OutputClear {
     type: "output_audio_buffer.clear";
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** Add an item to the conversation. */
   interface ItemCreate {
     type: "conversation.item.create";
     item: GivenMessage | GivenCall | GivenCallOutput;
-    /** Behind which item, or `root` for the front; absent for the end. */
+    /** The item after which it is inserted: `root` for the front, absent for the end. */
     previous_item_id?: string | null;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** A message. */
   interface GivenMessage {
     type: "message";
     role: "assistant" | "system" | "user";
-    /** Input of the user, text of the system, output of the assistant. */
+    /** Input parts of the user, text parts of the system, output parts of the assistant. */
     content: Array<InputTextPart | InputAudioPart | InputImagePart | OutputTextPart | OutputAudioPart>;
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id?: string | null;
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
   }
-  /** Something written. */
+  /** Written text. */
   interface InputTextPart {
     type: "input_text";
     text: string;
   }
-  /** Something said, in the input format of the session. Without audio its transcript is taken. */
+  /** Speech in the input format of the session. Without audio its transcript is used. */
   interface InputAudioPart {
     type: "input_audio";
     /** Base64. */
@@ -2272,19 +2272,19 @@ export namespace RealtimeGa {
     type: "input_image";
     /** A `data:` URI with the base64 of a JPEG, PNG or WebP file. */
     image_url: Base64;
-    /** How closely it is to be looked at; the model looks at it as it does. */
+    /** Returned as given, without effect. */
     detail?: "auto" | "high" | "low" | null;
   }
-  /** Something the model wrote. */
+  /** Text of the model. */
   interface OutputTextPart {
     type: "output_text";
     text: string;
   }
-  /** Something the model said, of which only the words are taken. */
+  /** Speech of the model, of which only the transcript is used. */
   interface OutputAudioPart {
     type: "output_audio";
     transcript: string;
-    /** Only absent: what the model has said cannot be made up. */
+    /** Only absent: clients cannot supply audio of the model. */
     audio?: string | null;
   }
   /** A call that the model made. */
@@ -2294,7 +2294,7 @@ export namespace RealtimeGa {
     /** A JSON object. */
     arguments: string;
     call_id?: string | null;
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id?: string | null;
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
@@ -2304,39 +2304,39 @@ export namespace RealtimeGa {
     type: "function_call_output";
     call_id: string;
     output: string;
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id?: string | null;
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
   }
-  /** Tell an item, with its audio. */
+  /** Retrieve an item with its audio. */
   interface ItemRetrieve {
     type: "conversation.item.retrieve";
     item_id: string;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** The user has heard so much of an answer and no more. */
+  /** Cut an answer to the part that the user has heard. */
   interface ItemTruncate {
     type: "conversation.item.truncate";
     item_id: string;
     content_index: number;
     audio_end_ms: number;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** Forget an item. */
+  /** Delete an item. */
   interface ItemDelete {
     type: "conversation.item.delete";
     item_id: string;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** The model is to answer. */
+  /** Create a response of the model. */
   interface ResponseCreate {
     type: "response.create";
     response?: ResponseFields | null;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** Settings of one answer that differ from the session's. */
@@ -2349,20 +2349,20 @@ export namespace RealtimeGa {
     tool_choice?: "auto" | "none" | "required" | ToolOfChoice | null;
     parallel_tool_calls?: boolean | null;
     max_output_tokens?: number | "inf" | null;
-    /** With none it joins no conversation, and may run beside the one that does. */
+    /** With `none` the response joins no conversation, and may be open beside one that does. */
     conversation?: "auto" | "none" | null;
     /** The input of the model in place of the conversation. */
     input?: Array<GivenMessage | GivenCall | GivenCallOutput | ItemReference> | null;
-    /** The client's own notes, which come back. */
+    /** Notes of the client, returned with the response. */
     metadata?: Record<string, unknown> | null;
     prompt?: StoredPrompt | null;
     reasoning?: Reasoning | null;
   }
-  /** Audio settings of one answer. */
+  /** The audio settings of a response. */
   interface ResponseAudioFields {
     output?: ResponseOutputFields | null;
   }
-  /** Audio settings of one answer. */
+  /** The audio settings of a response. */
   interface ResponseOutputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     voice?: string | VoiceId | null;
@@ -2370,14 +2370,14 @@ export namespace RealtimeGa {
   /** An item of the conversation. */
   interface ItemReference {
     type: "item_reference";
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id: string;
   }
-  /** A request to stop an answer. */
+  /** Cancel a response. */
   interface ResponseCancel {
     type: "response.cancel";
     response_id?: string | null;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** The first event: the session has a slot. */
@@ -2387,44 +2387,44 @@ export namespace RealtimeGa {
     session: SessionResource;
     resume?: ResumeOffer;
   }
-  /** A session as it is. */
+  /** The current settings of a session. */
   interface SessionResource {
     type?: "realtime";
     object?: "realtime.session";
     id: string;
     model: string;
-    /** Unix seconds of its end. */
+    /** The latest end of the session, in Unix seconds. */
     expires_at: number;
     output_modalities: Array<"audio" | "text">;
     instructions: string;
     audio: AudioResource;
     include: Array<string> | null;
     tools: Array<Record<string, unknown>>;
-    /** As it was given. */
+    /** As given. */
     tool_choice: "auto" | "none" | "required" | Record<string, unknown>;
     parallel_tool_calls: boolean;
     max_output_tokens: number | "inf";
-    /** As it was given. */
+    /** As given. */
     truncation: "auto" | "disabled" | Record<string, unknown>;
     prompt?: null;
-    /** As it was given. */
+    /** As given. */
     tracing: "auto" | Record<string, unknown> | null;
-    /** As it was given. */
+    /** As given. */
     reasoning: Record<string, unknown> | null;
-    /** Paths in `session` of what was accepted but is not honoured; absent if there is nothing. */
+    /** Paths in `session` of accepted fields without effect; absent if there are none. */
     unsupported_fields?: Array<string>;
   }
-  /** Sound in both directions. */
+  /** The audio settings of both directions. */
   interface AudioResource {
     input: InputResource;
     output: OutputResource;
   }
-  /** The format of the input. */
+  /** The settings of the input audio. */
   interface InputResource {
     format: Format;
-    /** As it was given. */
+    /** As given. */
     transcription: Record<string, unknown> | null;
-    /** As it was given. */
+    /** As given. */
     noise_reduction: Record<string, unknown> | null;
     turn_detection: ServerVadResource | SemanticVadResource | null;
   }
@@ -2433,7 +2433,7 @@ export namespace RealtimeGa {
     type: "audio/pcm" | "audio/pcma" | "audio/pcmu";
     rate?: 24000;
   }
-  /** The server hears when the user begins and ends. */
+  /** Turn detection by the server, which detects the start and end of speech. */
   interface ServerVadResource {
     type: "server_vad";
     threshold: number;
@@ -2450,7 +2450,7 @@ export namespace RealtimeGa {
     create_response: boolean;
     interrupt_response: boolean;
   }
-  /** The format of the output. */
+  /** The settings of the output audio. */
   interface OutputResource {
     format: Format;
     voice: string;
@@ -2458,26 +2458,26 @@ export namespace RealtimeGa {
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
-  /** A change is made; the session is this. */
+  /** The settings were changed; `session` has all of them. */
   interface SessionUpdated {
     type: "session.updated";
     event_id: string;
     session: SessionResource;
   }
-  /** Comes right after `session.created`. */
+  /** The conversation of the session, sent right after `session.created`. */
   interface ConversationCreated {
     type: "conversation.created";
     event_id: string;
@@ -2488,7 +2488,7 @@ export namespace RealtimeGa {
     id: string;
     object?: "realtime.conversation";
   }
-  /** An item is in the conversation; one of an answer is empty yet. */
+  /** An item was added to the conversation; an item of a response is still empty. */
   interface ItemAdded {
     type: "conversation.item.added";
     event_id: string;
@@ -2504,35 +2504,35 @@ export namespace RealtimeGa {
     role: "assistant" | "system" | "user";
     content: Array<Text | InputAudioContent | InputImageContent | Written | Spoken>;
   }
-  /** Something written. */
+  /** Written text. */
   interface Text {
     type: "input_text";
     text: string;
   }
-  /** Something the user said. */
+  /** Speech of the user. */
   interface InputAudioContent {
     type: "input_audio";
     transcript: string | null;
-    /** Base64, only where the item is retrieved: what the model has heard of it, in the input format. */
+    /** Base64 in the input format, converted from the input of the model; only in `conversation.item.retrieved`. */
     audio?: string;
   }
   /** A picture. */
   interface InputImageContent {
     type: "input_image";
-    /** Only where the item is retrieved. */
+    /** A `data:` URI; only in `conversation.item.retrieved`. */
     image_url?: string;
     detail?: "auto" | "high" | "low";
   }
-  /** Something the model wrote. */
+  /** Text of the model. */
   interface Written {
     type: "output_text";
     text: string;
   }
-  /** Something the model said. */
+  /** Speech of the model. */
   interface Spoken {
     type: "output_audio";
     transcript: string;
-    /** Base64, only where the item is retrieved and as long as it is kept. */
+    /** Base64; only in `conversation.item.retrieved`, as long as the server keeps it. */
     audio?: string;
   }
   /** A call that the model made. */
@@ -2554,7 +2554,7 @@ export namespace RealtimeGa {
     call_id: string;
     output: string;
   }
-  /** An item is whole, or will not become so. */
+  /** An item is complete, or stays incomplete. */
   interface ItemDone {
     type: "conversation.item.done";
     event_id: string;
@@ -2567,7 +2567,7 @@ export namespace RealtimeGa {
     event_id: string;
     item: MessageItem | CallItem | CallOutputItem;
   }
-  /** An answer is cut in the model's memory. */
+  /** An answer was cut, also for the model. */
   interface ItemTruncated {
     type: "conversation.item.truncated";
     event_id: string;
@@ -2575,7 +2575,7 @@ export namespace RealtimeGa {
     content_index: number;
     audio_end_ms: number;
   }
-  /** An item is forgotten. */
+  /** An item was deleted. */
   interface ItemDeleted {
     type: "conversation.item.deleted";
     event_id: string;
@@ -2588,18 +2588,18 @@ export namespace RealtimeGa {
     previous_item_id: string | null;
     item_id: string;
   }
-  /** Clear appended audio. */
+  /** The appended audio was cleared. */
   interface AudioCleared {
     type: "input_audio_buffer.cleared";
     event_id: string;
   }
-  /** Announce the response. */
+  /** A response begins. */
   interface ResponseCreated {
     type: "response.created";
     event_id: string;
     response: ResponseResource;
   }
-  /** A response as it is. */
+  /** The current state of a response. */
   interface ResponseResource {
     id: string;
     object?: "realtime.response";
@@ -2613,28 +2613,28 @@ export namespace RealtimeGa {
     usage: Usage | null;
     metadata: Record<string, unknown> | null;
   }
-  /** Why a response is not complete. */
+  /** The reason why a response is not complete. */
   interface StatusDetails {
     type: "cancelled" | "failed" | "incomplete";
     reason?: "client_cancelled" | "max_output_tokens" | "turn_detected";
     error?: ResponseError;
   }
-  /** Why a response failed. */
+  /** The error of a failed response. */
   interface ResponseError {
     type: string;
     code: string;
     message: string;
   }
-  /** Audio settings. */
+  /** The audio settings of a response. */
   interface ResponseAudio {
     output: ResponseOutput;
   }
-  /** Audio settings. */
+  /** The audio settings of a response. */
   interface ResponseOutput {
     format: Format;
     voice: string;
   }
-  /** Tokens of a response; of one that was broken off, those that were known then. */
+  /** Tokens of a response; of an interrupted response, those known at its end. */
   interface Usage {
     total_tokens: number;
     input_tokens: number;
@@ -2642,13 +2642,13 @@ export namespace RealtimeGa {
     input_token_details: InputTokens;
     output_token_details: OutputTokens;
   }
-  /** Input tokens by kind; those that were cached count among them. */
+  /** Input tokens by kind, cached ones included. */
   interface InputTokens {
     text_tokens: number;
     audio_tokens: number;
     image_tokens: number;
     cached_tokens: number;
-    /** Absent where some of an input of several kinds was cached: the worker counts these together. */
+    /** Absent if a part of an input of several kinds was cached: the worker reports only the sum. */
     cached_tokens_details?: CachedTokens;
   }
   /** Input tokens that were cached, by kind. */
@@ -2694,12 +2694,12 @@ export namespace RealtimeGa {
     content_index: number;
     part: AudioContent | TextContent;
   }
-  /** Something said. */
+  /** Spoken content. */
   interface AudioContent {
     type: "audio";
     transcript: string;
   }
-  /** Something written. */
+  /** Written content. */
   interface TextContent {
     type: "text";
     text: string;
@@ -2714,7 +2714,7 @@ export namespace RealtimeGa {
     content_index: number;
     part: AudioContent | TextContent;
   }
-  /** More to be heard. */
+  /** The next audio of an answer. */
   interface AudioDelta {
     type: "response.output_audio.delta";
     event_id: string;
@@ -2725,7 +2725,7 @@ export namespace RealtimeGa {
     /** Base64 of raw mono audio in the output format. */
     delta: Base64;
   }
-  /** No more is to be heard. */
+  /** No more audio of the answer follows. */
   interface AudioDone {
     type: "response.output_audio.done";
     event_id: string;
@@ -2734,7 +2734,7 @@ export namespace RealtimeGa {
     output_index: number;
     content_index: number;
   }
-  /** More words of what is heard. */
+  /** Further words of a spoken answer. */
   interface TranscriptDelta {
     type: "response.output_audio_transcript.delta";
     event_id: string;
@@ -2744,7 +2744,7 @@ export namespace RealtimeGa {
     content_index: number;
     delta: string;
   }
-  /** All words of what was heard. */
+  /** All words of a spoken answer. */
   interface TranscriptDone {
     type: "response.output_audio_transcript.done";
     event_id: string;
@@ -2754,7 +2754,7 @@ export namespace RealtimeGa {
     content_index: number;
     transcript: string;
   }
-  /** More is written. */
+  /** Further text of a written answer. */
   interface TextDelta {
     type: "response.output_text.delta";
     event_id: string;
@@ -2764,7 +2764,7 @@ export namespace RealtimeGa {
     content_index: number;
     delta: string;
   }
-  /** All that was written. */
+  /** The whole text of a written answer. */
   interface TextDone {
     type: "response.output_text.done";
     event_id: string;
@@ -2774,7 +2774,7 @@ export namespace RealtimeGa {
     content_index: number;
     text: string;
   }
-  /** More of what a tool is called with. */
+  /** A further part of the arguments of a tool call. */
   interface ArgumentsDelta {
     type: "response.function_call_arguments.delta";
     event_id: string;
@@ -2784,7 +2784,7 @@ export namespace RealtimeGa {
     call_id: string;
     delta: string;
   }
-  /** A tool is to be called with this, a JSON object. */
+  /** A complete tool call: `arguments` is a JSON object. */
   interface ArgumentsDone {
     type: "response.function_call_arguments.done";
     event_id: string;
@@ -2795,16 +2795,16 @@ export namespace RealtimeGa {
     arguments: string;
     name: string;
   }
-  /** The user speaks: what is heard of the model had better stop. */
+  /** The user has begun to speak: the client should stop playback. */
   interface SpeechStarted {
     type: "input_audio_buffer.speech_started";
     event_id: string;
-    /** In all audio that was ever appended, the padding before speech included. */
+    /** Position in all audio ever appended, where the padding before the speech begins. */
     audio_start_ms: number;
-    /** Of the item that it will become. */
+    /** The id of the item that the speech will become. */
     item_id: string;
   }
-  /** The user has spoken. */
+  /** The user has stopped speaking. */
   interface SpeechStopped {
     type: "input_audio_buffer.speech_stopped";
     event_id: string;
@@ -2819,7 +2819,7 @@ export namespace RealtimeGa {
     audio_end_ms: number;
     item_id: string;
   }
-  /** More of what the user said. */
+  /** Further words of the user. */
   interface TranscriptionDelta {
     type: "conversation.item.input_audio_transcription.delta";
     event_id: string;
@@ -2828,7 +2828,7 @@ export namespace RealtimeGa {
     content_index: number;
     delta: string;
   }
-  /** All that the user said, empty for silence. */
+  /** All words of the user, empty for silence. */
   interface TranscriptionCompleted {
     type: "conversation.item.input_audio_transcription.completed";
     event_id: string;
@@ -2852,7 +2852,7 @@ export namespace RealtimeGa {
     content_index: number;
     error: Failure;
   }
-  /** Why there are no words. */
+  /** The reason why there is no transcript. */
   interface Failure {
     type: string;
     code: string;
@@ -2869,7 +2869,7 @@ export namespace RealtimeGa {
   interface ErrorBody {
     type: "authentication_error" | "invalid_request_error" | "rate_limit_error" | "server_error";
     code: Code | null;
-    /** For people: names the field, what was expected and what came. */
+    /** A text for people: the field, the expected value and the received one. */
     message: string;
     /** Path of the field at fault, from the root of the event. */
     param: string | null;
@@ -2886,26 +2886,26 @@ export namespace TranscriptionGa {
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | ResponseCreate;
   /** Events of the server. */
   type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | AudioCommitted | AudioCleared | SpeechStarted | SpeechStopped | ItemAdded | ItemDone | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
-  /** Change what is given, all of it or nothing. */
+  /** Change the given settings, all of them or none. */
   interface SessionUpdate {
     type: "session.update";
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
     session: SessionFields;
   }
   /** The settings of a session. */
   interface SessionFields {
-    /** Only transcription: a session stays what it is. */
+    /** Only transcription: the type of a session cannot change. */
     type: "realtime" | "transcription";
     audio?: AudioFields | null;
-    /** Accepted without effect: there are no log probabilities. */
+    /** Accepted without effect: no log probabilities are sent. */
     include?: Array<"item.input_audio_transcription.logprobs"> | null;
   }
-  /** Sound of the client's. */
+  /** The audio settings. */
   interface AudioFields {
     input?: InputFields | null;
   }
-  /** The format of the input. */
+  /** The settings of the input audio. */
   interface InputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     transcription?: TranscriptionConfig | null;
@@ -2917,19 +2917,19 @@ export namespace TranscriptionGa {
     type: "audio/pcm";
     rate?: 24000 | null;
   }
-  /** G.711 at 8 kHz with the law of North America and Japan. */
+  /** G.711 mu-law at 8 kHz, the law of North America and Japan. */
   interface PcmuFormat {
     type: "audio/pcmu";
     rate?: 8000 | null;
   }
-  /** G.711 at 8 kHz with the law of everywhere else. */
+  /** G.711 A-law at 8 kHz, the law of all other countries. */
   interface PcmaFormat {
     type: "audio/pcma";
     rate?: 8000 | null;
   }
-  /** Transcribes what the user says, beside the conversation. Only `model` has an effect. */
+  /** Transcription of the user's speech beside the conversation. Only `model` has an effect. */
   interface TranscriptionConfig {
-    /** One that transcribes; OpenAI's names, and none, stand for any. */
+    /** A model that transcribes; without it, or with one of OpenAI's names, any of them. */
     model?: string | null;
     language?: string | null;
     languages?: Array<string> | null;
@@ -2937,12 +2937,12 @@ export namespace TranscriptionGa {
     keywords?: Array<string> | null;
     delay?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
-  /** The place of the microphone. It is accepted, and the model hears what was sent. */
+  /** The place of the microphone. It is accepted without effect. */
   interface NoiseReduction {
     type?: "far_field" | "near_field" | null;
     strength?: number | null;
   }
-  /** The server hears when the user begins and ends. */
+  /** Turn detection by the server, which detects the start and end of speech. */
   interface ServerVad {
     type: "server_vad";
     threshold?: number | null;
@@ -2959,31 +2959,31 @@ export namespace TranscriptionGa {
     create_response?: boolean | null;
     interrupt_response?: boolean | null;
   }
-  /** Audio of the microphone, which is not answered. */
+  /** Audio of the microphone; no event answers it. */
   interface AudioAppend {
     type: "input_audio_buffer.append";
     /** Base64 of raw mono audio in the input format; it may be cut anywhere. */
     audio: Base64;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** Commit appended audio as an item. */
   interface AudioCommit {
     type: "input_audio_buffer.commit";
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** Clear appended audio. */
   interface AudioClear {
     type: "input_audio_buffer.clear";
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** The model is to answer. */
+  /** Create a response of the model. */
   interface ResponseCreate {
     type: "response.create";
     response?: ResponseFields | null;
-    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    /** The client's id of this event; an error about the event has it as `error.event_id`. */
     event_id?: string | null;
   }
   /** Settings of one answer that differ from the session's. */
@@ -2996,20 +2996,20 @@ export namespace TranscriptionGa {
     tool_choice?: "auto" | "none" | "required" | ToolOfChoice | null;
     parallel_tool_calls?: boolean | null;
     max_output_tokens?: number | "inf" | null;
-    /** With none it joins no conversation, and may run beside the one that does. */
+    /** With `none` the response joins no conversation, and may be open beside one that does. */
     conversation?: "auto" | "none" | null;
     /** The input of the model in place of the conversation. */
     input?: Array<GivenMessage | GivenCall | GivenCallOutput | ItemReference> | null;
-    /** The client's own notes, which come back. */
+    /** Notes of the client, returned with the response. */
     metadata?: Record<string, unknown> | null;
     prompt?: StoredPrompt | null;
     reasoning?: Reasoning | null;
   }
-  /** Audio settings of one answer. */
+  /** The audio settings of a response. */
   interface ResponseAudioFields {
     output?: ResponseOutputFields | null;
   }
-  /** Audio settings of one answer. */
+  /** The audio settings of a response. */
   interface ResponseOutputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     voice?: string | VoiceId | null;
@@ -3018,7 +3018,7 @@ export namespace TranscriptionGa {
   interface VoiceId {
     id: string;
   }
-  /** A function of the client's that the model may call. */
+  /** A function of the client that the model may call. */
   interface FunctionTool {
     type: "function";
     name: string;
@@ -3026,7 +3026,7 @@ export namespace TranscriptionGa {
     /** JSON Schema of its arguments. */
     parameters?: Record<string, unknown> | null;
   }
-  /** The one that is to be called. */
+  /** The tool that the model has to call. */
   interface ToolOfChoice {
     type: "function";
     name: string;
@@ -3035,19 +3035,19 @@ export namespace TranscriptionGa {
   interface GivenMessage {
     type: "message";
     role: "assistant" | "system" | "user";
-    /** Input of the user, text of the system, output of the assistant. */
+    /** Input parts of the user, text parts of the system, output parts of the assistant. */
     content: Array<InputTextPart | InputAudioPart | InputImagePart | OutputTextPart | OutputAudioPart>;
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id?: string | null;
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
   }
-  /** Something written. */
+  /** Written text. */
   interface InputTextPart {
     type: "input_text";
     text: string;
   }
-  /** Something said, in the input format of the session. Without audio its transcript is taken. */
+  /** Speech in the input format of the session. Without audio its transcript is used. */
   interface InputAudioPart {
     type: "input_audio";
     /** Base64. */
@@ -3059,19 +3059,19 @@ export namespace TranscriptionGa {
     type: "input_image";
     /** A `data:` URI with the base64 of a JPEG, PNG or WebP file. */
     image_url: Base64;
-    /** How closely it is to be looked at; the model looks at it as it does. */
+    /** Returned as given, without effect. */
     detail?: "auto" | "high" | "low" | null;
   }
-  /** Something the model wrote. */
+  /** Text of the model. */
   interface OutputTextPart {
     type: "output_text";
     text: string;
   }
-  /** Something the model said, of which only the words are taken. */
+  /** Speech of the model, of which only the transcript is used. */
   interface OutputAudioPart {
     type: "output_audio";
     transcript: string;
-    /** Only absent: what the model has said cannot be made up. */
+    /** Only absent: clients cannot supply audio of the model. */
     audio?: string | null;
   }
   /** A call that the model made. */
@@ -3081,7 +3081,7 @@ export namespace TranscriptionGa {
     /** A JSON object. */
     arguments: string;
     call_id?: string | null;
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id?: string | null;
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
@@ -3091,7 +3091,7 @@ export namespace TranscriptionGa {
     type: "function_call_output";
     call_id: string;
     output: string;
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id?: string | null;
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
@@ -3099,20 +3099,20 @@ export namespace TranscriptionGa {
   /** An item of the conversation. */
   interface ItemReference {
     type: "item_reference";
-    /** A name of the client's own; else one is made up. */
+    /** An id of the client's; else the server makes one. */
     id: string;
   }
-  /** A prompt that OpenAI keeps; there are none here. */
+  /** A prompt that OpenAI stores; none are stored here. */
   interface StoredPrompt {
     id: string;
     version?: string | null;
     variables?: Record<string, unknown> | null;
   }
-  /** The effort of reasoning. It is accepted. */
+  /** The effort of reasoning. It is accepted without effect. */
   interface Reasoning {
     effort?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
-  /** The first event, sent before anything is read, in the forms of both protocols of this address. */
+  /** The first event, sent before the server reads any event. It has the fields of both protocols of this path. */
   interface SessionCreated {
     type: "session.created";
     event_id: string;
@@ -3122,28 +3122,28 @@ export namespace TranscriptionGa {
     session: SessionResource;
     resume?: ResumeOffer;
   }
-  /** A session as it is. */
+  /** The current settings of a session. */
   interface SessionResource {
     type?: "transcription";
     object?: "realtime.transcription_session";
     id: string;
-    /** Unix seconds of its end. */
+    /** The latest end of the session, in Unix seconds. */
     expires_at: number;
     audio: AudioResource;
     include: Array<string> | null;
-    /** Paths in `session` of what was accepted but is not honoured; absent if there is nothing. */
+    /** Paths in `session` of accepted fields without effect; absent if there are none. */
     unsupported_fields?: Array<string>;
   }
-  /** Sound of the client's. */
+  /** The audio settings. */
   interface AudioResource {
     input: InputResource;
   }
-  /** The format of the input. */
+  /** The settings of the input audio. */
   interface InputResource {
     format: Format;
-    /** As it was given. */
+    /** As given. */
     transcription: Record<string, unknown> | null;
-    /** As it was given. */
+    /** As given. */
     noise_reduction: Record<string, unknown> | null;
     turn_detection: VadResource | null;
   }
@@ -3152,7 +3152,7 @@ export namespace TranscriptionGa {
     type: "audio/pcm" | "audio/pcma" | "audio/pcmu";
     rate?: 24000;
   }
-  /** The server hears when the user begins and ends. */
+  /** Turn detection by the server, which detects the start and end of speech. */
   interface VadResource {
     type: "server_vad";
     threshold: number;
@@ -3161,20 +3161,20 @@ export namespace TranscriptionGa {
   }
   /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
-    /** Good for one time; `session.resumed` brings the next one. */
+    /** Valid once; `session.resumed` has the next token. */
     token: string;
     window_s: number;
   }
-  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  /** The first event of a resumed connection, before all missed events. It has no number itself. */
   interface SessionResumed {
     type: "session.resumed";
     resume: ResumeOffer;
-    /** The number of the event before the next one: what the client said it got last. */
+    /** The `last_event` that the client sent; the next event has the number after it. */
     last_event: number;
-    /** Messages of the client that the session took; those after them were lost. */
+    /** The number of messages of the client that the session received; later ones were lost. */
     received: number;
   }
-  /** A change is made; the session is this. */
+  /** The settings were changed; `session` has all of them. */
   interface SessionUpdated {
     type: "session.updated";
     event_id: string;
@@ -3187,28 +3187,28 @@ export namespace TranscriptionGa {
     previous_item_id: string | null;
     item_id: string;
   }
-  /** Clear appended audio. */
+  /** The appended audio was cleared. */
   interface AudioCleared {
     type: "input_audio_buffer.cleared";
     event_id: string;
   }
-  /** The user speaks: what is heard of the model had better stop. */
+  /** The user has begun to speak: the client should stop playback. */
   interface SpeechStarted {
     type: "input_audio_buffer.speech_started";
     event_id: string;
-    /** In all audio that was ever appended, the padding before speech included. */
+    /** Position in all audio ever appended, where the padding before the speech begins. */
     audio_start_ms: number;
-    /** Of the item that it will become. */
+    /** The id of the item that the speech will become. */
     item_id: string;
   }
-  /** The user has spoken. */
+  /** The user has stopped speaking. */
   interface SpeechStopped {
     type: "input_audio_buffer.speech_stopped";
     event_id: string;
     audio_end_ms: number;
     item_id: string;
   }
-  /** An item is in the conversation; one of an answer is empty yet. */
+  /** An item was added to the conversation; an item of a response is still empty. */
   interface ItemAdded {
     type: "conversation.item.added";
     event_id: string;
@@ -3224,35 +3224,35 @@ export namespace TranscriptionGa {
     role: "assistant" | "system" | "user";
     content: Array<Text | InputAudioContent | InputImageContent | Written | Spoken>;
   }
-  /** Something written. */
+  /** Written text. */
   interface Text {
     type: "input_text";
     text: string;
   }
-  /** Something the user said. */
+  /** Speech of the user. */
   interface InputAudioContent {
     type: "input_audio";
     transcript: string | null;
-    /** Base64, only where the item is retrieved: what the model has heard of it, in the input format. */
+    /** Base64 in the input format, converted from the input of the model; only in `conversation.item.retrieved`. */
     audio?: string;
   }
   /** A picture. */
   interface InputImageContent {
     type: "input_image";
-    /** Only where the item is retrieved. */
+    /** A `data:` URI; only in `conversation.item.retrieved`. */
     image_url?: string;
     detail?: "auto" | "high" | "low";
   }
-  /** Something the model wrote. */
+  /** Text of the model. */
   interface Written {
     type: "output_text";
     text: string;
   }
-  /** Something the model said. */
+  /** Speech of the model. */
   interface Spoken {
     type: "output_audio";
     transcript: string;
-    /** Base64, only where the item is retrieved and as long as it is kept. */
+    /** Base64; only in `conversation.item.retrieved`, as long as the server keeps it. */
     audio?: string;
   }
   /** A call that the model made. */
@@ -3274,14 +3274,14 @@ export namespace TranscriptionGa {
     call_id: string;
     output: string;
   }
-  /** An item is whole, or will not become so. */
+  /** An item is complete, or stays incomplete. */
   interface ItemDone {
     type: "conversation.item.done";
     event_id: string;
     previous_item_id: string | null;
     item: MessageItem | CallItem | CallOutputItem;
   }
-  /** More of what the user said. */
+  /** Further words of the user. */
   interface TranscriptionDelta {
     type: "conversation.item.input_audio_transcription.delta";
     event_id: string;
@@ -3290,7 +3290,7 @@ export namespace TranscriptionGa {
     content_index: number;
     delta: string;
   }
-  /** All that the user said, empty for silence. */
+  /** All words of the user, empty for silence. */
   interface TranscriptionCompleted {
     type: "conversation.item.input_audio_transcription.completed";
     event_id: string;
@@ -3314,7 +3314,7 @@ export namespace TranscriptionGa {
     content_index: number;
     error: Failure;
   }
-  /** Why there are no words. */
+  /** The reason why there is no transcript. */
   interface Failure {
     type: string;
     code: string;
@@ -3331,7 +3331,7 @@ export namespace TranscriptionGa {
   interface ErrorBody {
     type: "authentication_error" | "invalid_request_error" | "rate_limit_error" | "server_error";
     code: Code | null;
-    /** For people: names the field, what was expected and what came. */
+    /** A text for people: the field, the expected value and the received one. */
     message: string;
     /** Path of the field at fault, from the root of the event. */
     param: string | null;

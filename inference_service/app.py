@@ -1,4 +1,4 @@
-"""The life cycle of a worker: start of the server, loading of the model, drain, exit code."""
+"""The life cycle of a worker: start of the server, loading of the model, graceful shutdown, exit code."""
 
 import asyncio
 import gc

@@ -1,1 +1,1 @@
-"""Isolation under attack: latency and goodput of eight conversations beside attackers: `make neighbours`."""
+"""Isolation from a noisy neighbour: latency and goodput of conversations under attack: `make neighbours`."""

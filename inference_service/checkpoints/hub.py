@@ -7,8 +7,8 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from inference_service.models.errors import CheckpointError
 
-_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
-"""File patterns to download: no code and no pickles."""
+WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+"""File patterns to download: no code and no pickles. `*.model` are vocabularies of SentencePiece."""
 _TIMEOUT_S = 10.0
 
 
@@ -28,7 +28,7 @@ def fetch(name: str) -> Path:
     Raises `CheckpointError` if there is no such checkpoint or no hub.
     """
     try:
-        return Path(snapshot_download(name, allow_patterns=_WANTED, etag_timeout=_TIMEOUT_S))
+        return Path(snapshot_download(name, allow_patterns=WANTED, etag_timeout=_TIMEOUT_S))
     except LocalEntryNotFoundError:
         problem = "the Hugging Face hub cannot be reached, nor was it downloaded before"
     except HfHubHTTPError as error:

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
 from inference_service.checkpoints import hub
 from inference_service.checkpoints.location import find, is_hub_name
@@ -27,6 +28,14 @@ UNREACHABLE = "http://127.0.0.1:9"
 )
 def test_owner_and_name_are_a_name_and_anything_else_is_none(names: list[str], are_names: bool) -> None:
     assert [name for name in names if is_hub_name(name) is not are_names] == []
+
+
+def test_files_of_all_layouts_are_downloaded_but_no_code_and_no_pickles() -> None:
+    moshi = ["config.json", "model.safetensors", "tokenizer_spm_32k_3.model"]
+    minicpmo = ["model-00001-of-00004.safetensors", "tokenizer.json", "merges.txt", "chat_template.jinja"]
+    others = ["modeling_minicpmo.py", "pytorch_model.bin", "voices.tgz", "flow.pt"]
+    found = filter_repo_objects([*moshi, *minicpmo, *others], allow_patterns=hub.WANTED)
+    assert list(found) == [*moshi, *minicpmo]
 
 
 def ask(program: str, name: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -227,7 +227,7 @@ def about(
 ) -> Response:
     """Return the data that the web page needs before it connects; names of models only if no key is
     needed."""
-    is_open = options.keys is None
+    is_open = options.auth == "off"
     body = {
         "version": version("antiphon"),
         "needs_key": not is_open,

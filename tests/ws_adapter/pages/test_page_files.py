@@ -1,12 +1,21 @@
 """The files of the web page, over HTTP: what is served, how, and what is not."""
 
+import json
 from pathlib import Path
+
+import pytest
 
 from tests.ws_adapter.server.test_origin import status_of
 from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.pools import catalogue
 from tests.ws_adapter.support.stage import Stage, running_adapter
 from tests.ws_adapter.web.test_http1 import fetch
+from ws_adapter.dispatch.base import PoolStatus
+from ws_adapter.options import AdapterOptions
 from ws_adapter.pages.files import FOLDER, LOOK, POLICY, read_files
+from ws_adapter.pages.responses import about
+
+DISPATCHER = "redis://127.0.0.1"
 
 
 async def test_page_and_its_files_come_with_their_types_and_a_strict_policy(lonely: Stage) -> None:
@@ -81,6 +90,14 @@ async def test_with_keys_the_page_comes_without_one_and_says_that_it_needs_one(t
         status, _, about = await stage.request("/page/about.json")
         assert (status, about["needs_key"], about["models"]) == (200, True, [])
         assert (await fetch(stage, "/v1/models"))[0] == 401
+
+
+@pytest.mark.parametrize("auth", ["off", "keys", "redis"])
+def test_models_are_named_without_a_key_only_where_none_is_needed(auth: str) -> None:
+    options = AdapterOptions(auth=auth, keys=Path("keys") if auth == "keys" else None, dispatcher=DISPATCHER)
+    told = json.loads(about(PoolStatus(1, 1, 1, 0), catalogue(), options, None).body)
+    assert told["needs_key"] is (auth != "off")
+    assert bool(told["models"]) is (auth == "off")
 
 
 async def test_page_own_origin_may_connect_for_any_allowed_origins() -> None:

@@ -23,7 +23,7 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     "from the client's address; close 1008. Or a session was resumed too often; close 1013",
     ErrorCode.UNSUPPORTED_MODE: "the requested mode is not served here; close 1008",
     ErrorCode.UNSUPPORTED_PROTOCOL: "the requested protocol is not served here; close 1008",
-    ErrorCode.UNAUTHORIZED: "the key was withdrawn during the session; close 3000",
+    ErrorCode.UNAUTHORIZED: "the key was withdrawn, has expired, or lacks a right; close 3000",
     ErrorCode.RESUME_FAILED: "the token for the session is forged, foreign, used or expired, or the missed "
     "events are gone; close 1008",
     ErrorCode.QUOTA_EXCEEDED: "the key has used up its quota of the day; close 1008",
@@ -58,7 +58,7 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     Code.IDLE_TIMEOUT: "no input came for an open utterance for 30 s: it was ended, its `done` came before",
     Code.CONTEXT_FULL: "the utterance became too long for the model, its `done` came before; commit again",
     Code.UNSUPPORTED_MODE: "no worker transcribes here; close 1008",
-    Code.UNAUTHORIZED: "the key was withdrawn; close 3000",
+    Code.UNAUTHORIZED: "the key was withdrawn, has expired, or lacks a right; close 3000",
     Code.RESUME_FAILED: "the session cannot be resumed; close 1008",
     Code.QUOTA_EXCEEDED: "the key has used up its quota of the day; close 1008",
     Code.SLOW_CONSUMER: "the client does not read; close 1008",
@@ -81,7 +81,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
     "from the client's address; close 1008",
     LiveCode.SLOW_CONSUMER: "the client does not read; close 1008",
-    LiveCode.INVALID_KEY: "the key is missing, wrong, or was withdrawn during the session; close 3000",
+    LiveCode.INVALID_KEY: "the key is missing, wrong, expired or withdrawn, or lacks a right; close 3000",
     LiveCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
     LiveCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
     LiveCode.QUEUE_CANCELLED: "the place in the queue was given up; close 1000",
@@ -145,7 +145,8 @@ CLOSES: Final[Mapping[int, str]] = {
     CloseCode.INTERNAL_ERROR: "the worker of the session failed; open a new session",
     CloseCode.SERVICE_RESTART: "the server is shutting down; connect again",
     CloseCode.TRY_AGAIN_LATER: "no slot or no worker, or resumed too often; try again later",
-    CloseCode.UNAUTHORIZED: "the key was withdrawn; on OpenAI's paths also a missing or wrong key",
+    CloseCode.UNAUTHORIZED: "the key was withdrawn, has expired, or lacks a right; on OpenAI's paths "
+    "also a missing or wrong key",
     CloseCode.INVALID_REQUEST: "an invalid request for OpenAI's protocol",
     CloseCode.RESUMED_ELSEWHERE: "another connection resumed the session (without an event before it)",
 }

@@ -1,4 +1,7 @@
-"""`python -m ws_adapter.schemas DIRECTORY` writes the published protocols into it, from its `examples`."""
+"""Write the published protocols: `python -m ws_adapter.schemas DIRECTORY`.
+
+The examples of events are read from `DIRECTORY/examples`.
+"""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
 """AsyncAPI 3 of all dialects: channels, messages and authentication.
 
-The messages are those of the JSON Schemas beside it. Operations are the server's: it receives what clients
-send.
+The messages are those of the JSON Schemas beside it. Operations are those of the server: it receives the
+events of clients.
 """
 
 from collections.abc import Mapping, Sequence

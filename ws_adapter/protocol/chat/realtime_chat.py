@@ -323,7 +323,9 @@ class RealtimeChat(WithoutDetection):
                 case SessionClose() as event:
                     return self._conclude(Verdict(None, "", close_reason(event), CloseCode.NORMAL))
                 case Update():
-                    message = "session.update is not spoken in mode=chat: open the session with session.init"
+                    message = (
+                        "session.update is not accepted in mode=chat: open the session with session.init"
+                    )
                     raise Refusal(ErrorCode.INVALID_EVENT, message)
                 case TurnAppend() as event if read.request is not None:
                     told = self._append(read.request, read.input_id, now)
@@ -384,7 +386,7 @@ class RealtimeChat(WithoutDetection):
             text = "no session.init came in time; connect again and send it at once"
             return self._conclude(timed_out("Prepare timeout", self._limits.init_timeout_s, text))
         if is_due(self._idle_at, now):
-            text = "nothing came for too long; open a new session"
+            text = "no event came for too long; open a new session"
             return self._conclude(timed_out("Idle timeout", self._limits.chat_idle_s, text))
         return self._slot.leave() if is_due(self._slot.unused_at, now) else []
 

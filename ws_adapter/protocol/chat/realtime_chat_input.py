@@ -114,9 +114,9 @@ class Settings:
     def unsupported_by(self, ready: Ready) -> list[str]:
         """Return the public paths of all fields without effect on the model that runs the session."""
         paths = [*self.unsupported, *map(public_path, ready.ignored_fields)]
-        return list(listed([*paths, self.slices_field] if self._has_vain_slices(ready) else paths))
+        return list(listed([*paths, self.slices_field] if self._ignores_slices(ready) else paths))
 
-    def _has_vain_slices(self, ready: Ready) -> bool:
+    def _ignores_slices(self, ready: Ready) -> bool:
         return bool(self.slices_field) and not ready.cuts_pictures
 
 
@@ -140,7 +140,7 @@ def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
     config = read_config(given, f"payload.{name}")
     slices, slices_field = session_slices(payload.max_slice_nums, config, name)
     prompts = (payload.system_prompt, payload.instructions)
-    vain = [f"{name}.{key}" for key, value in given.items() if key not in _HONOURED and value is not None]
+    unused = [f"{name}.{key}" for key, value in given.items() if key not in _HONOURED and value is not None]
     return Settings(
         ChatSetup(
             # A turn has its whole conversation: only a prompt of the client precedes it, never the default.
@@ -155,6 +155,6 @@ def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
             max_slice_nums=slices,
             is_mute=payload.use_tts is False or config.generate_audio is False,
         ),
-        listed([*vain, *unhonoured(payload, Mode.CHAT)]),
+        listed([*unused, *unhonoured(payload, Mode.CHAT)]),
         slices_field,
     )

@@ -58,7 +58,7 @@ _CODES: Final = {
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_STATES: Final = msgspec.msgpack.Decoder(SavedChat)
+_SAVED_DECODER: Final = msgspec.msgpack.Decoder(SavedChat)
 
 
 class State(Enum):
@@ -128,7 +128,7 @@ class Chat(WithoutDetection):
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
         """Go on from a saved state. An unfinished answer without a journal fails."""
-        saved = _STATES.decode(state)
+        saved = _SAVED_DECODER.decode(state)
         self.reply = Reply.restored(saved.reply, blobs, now)
         self._request = Request(Turn(()), saved.reply.streaming, None)  # a worker has it
         self._unsupported = list(saved.unsupported)

@@ -51,7 +51,7 @@ class Completion(Request):
     audio_format: Literal["wav", "pcm16"] | None = None
     """The format of the audio; None for an answer in text alone."""
     places: tuple[tuple[str, str], ...] = ()
-    """Prefixes of part paths in a chat turn, and the paths of their media in the request."""
+    """Pairs: the beginning of a path in the chat turn, and the path in the request that replaces it."""
 
 
 def read_completion(body: bytes, catalogue: Catalogue | None) -> Completion:
@@ -60,7 +60,7 @@ def read_completion(body: bytes, catalogue: Catalogue | None) -> Completion:
         fields = _DECODER.decode(body)
     except Refusal as refusal:
         raise _of_body(refusal) from None
-    _check_only(fields)
+    _check_unsupported(fields)
     if not fields.model:
         raise missing("model", "the name of a model")
     try:
@@ -115,7 +115,7 @@ def in_public(refusal: Refusal, places: Sequence[tuple[str, str]]) -> Refusal:
     return refusal
 
 
-def _check_only(fields: CompletionRequest) -> None:
+def _check_unsupported(fields: CompletionRequest) -> None:
     """Raise `Refusal` for a field that requests an unsupported feature."""
     for name, values in ACCEPTED_VALUES.items():
         given = getattr(fields, name)

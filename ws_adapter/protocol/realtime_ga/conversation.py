@@ -105,9 +105,9 @@ class Entry:
                 return len(name) + len(arguments)
 
     @property
-    def is_speech(self) -> bool:
-        """Whether it is not of the system: those of the system are dropped last."""
-        return not (isinstance(self.item, MessageItem) and self.item.role == "system")
+    def is_system(self) -> bool:
+        """Whether the item is a system message; system messages are dropped last."""
+        return isinstance(self.item, MessageItem) and self.item.role == "system"
 
     @property
     def message(self) -> Message:
@@ -287,7 +287,7 @@ class Conversation:
     def _oldest(self) -> list[Entry]:
         """Return the complete items, in the order in which they are dropped."""
         whole = [entry for entry in self._entries.values() if entry.item.status != "in_progress"]
-        return sorted(whole, key=lambda entry: not entry.is_speech)
+        return sorted(whole, key=lambda entry: entry.is_system)
 
     def _drop(self, entry: Entry) -> None:
         del self._entries[entry.item.id]
@@ -346,7 +346,7 @@ class Conversation:
     def shorten(self, ratio: float) -> bool:
         """Hide the oldest items from the model, except system items, so that the share `ratio` remains;
         return False if only the last is left."""
-        told = [entry for entry in self._entries.values() if entry.is_told and entry.is_speech]
+        told = [entry for entry in self._entries.values() if entry.is_told and not entry.is_system]
         if len(told) < 2:
             return False
         most = min(max(1, int(len(told) * ratio)), len(told) - 1)

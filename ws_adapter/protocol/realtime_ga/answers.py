@@ -137,7 +137,7 @@ class Answers:
         return response.created()
 
     def advance(self, now: float) -> list[Action]:
-        """Return the actions that send the next response to the worker, or the session to one."""
+        """Return the actions that run the next response at the worker, or that first get a worker for it."""
         slot = self.slot
         if not self._waiting or self._running is not None:
             return []

@@ -212,7 +212,7 @@ class Dialogue:
             return [*made.hear(held, now), *(made.user_began(held, now) if self.user_speaks else ())]
         return []
 
-    # --------------------------------------------------------------------------------- what is heard
+    # ------------------------------------------------------------------------------ the user's audio
 
     def check_audio(self, size: int) -> None:
         """Raise `Refusal` if `size` bytes of audio cannot be taken."""

@@ -1,6 +1,6 @@
 """The input buffer: microphone audio that is in no item yet.
 
-Positions in it are samples of float32 at 16 kHz, counted from the first audio that was ever appended.
+Positions in the buffer are samples of float32 at 16 kHz, counted from the first audio that was ever appended.
 """
 
 from collections import deque

@@ -82,7 +82,7 @@ class RealtimeGa:
     """The machine of OpenAI's Realtime. It sends only errors before it has a slot. It gives an idle slot
     back if others wait.
 
-    `model` is that of the URL. `catalogue` returns what the workers serve, None while no worker is known.
+    `model` is that of the URL. `catalogue` returns the served pools, None while no worker is known.
     `new_token` returns random digits for ids. `unix` converts a time of the session's clock to Unix time.
     `given` are initial settings that differ from the defaults; their `model` is ignored.
     """
@@ -490,7 +490,7 @@ class RealtimeGa:
         self._unused_at = None if is_used else self._unused_at or now + IDLE_S
         return actions
 
-    # ------------------------------------------------------------------------------------- telling it
+    # ----------------------------------------------------------------------------------------- errors
 
     def _refuse(self, refusal: Refusal, event_id: str | None, now: float) -> list[Action]:
         if not self._errors.allow(now):

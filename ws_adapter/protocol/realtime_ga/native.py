@@ -57,8 +57,8 @@ _LEAST_CHUNK: Final = 20
 class Native:
     """The native turns of a session.
 
-    The session at the worker begins with the first audio. A change that it cannot take opens another one,
-    which gets the unanswered audio again; the history is given to it as text.
+    The session at the worker begins with the first audio. For a change that this session cannot take,
+    another session is opened: it gets the unanswered audio again, and the history as text.
     """
 
     def __init__(
@@ -164,11 +164,10 @@ class Native:
             message = f"at most {MOST_S:g} s of audio may wait for the model; send it in real time"
             raise Denied(Code.BUFFER_FULL, message, "audio")
 
-    # ------------------------------------------------------------------------------------ its session
+    # ---------------------------------------------------------------------- the session at the worker
 
     def advance(self, slot: WorkerSlot, by: float, now: float) -> list[Action]:
-        """Return the actions that bring the model to a worker, at the latest `by`, once there is input for
-        it."""
+        """Return the actions that open the session at a worker, at the latest `by`, once there is input."""
         actions: list[Action] = []
         if self._flow.answers.verdict is not None:
             response, self.active = self.active, None
@@ -238,7 +237,7 @@ class Native:
             actions += self._due_rewind()
         return actions
 
-    # -------------------------------------------------------------------------------- what it is told
+    # ----------------------------------------------------------------------------- settings and texts
 
     def change(self, settings: Settings) -> None:
         """Apply other settings: at once if the worker can take them, else from the user's next words on."""
@@ -252,7 +251,7 @@ class Native:
             self.tell(settings.instructions)
 
     def tell(self, text: str) -> None:
-        """Queue a text that the model reads before the next second, if it can."""
+        """Queue a text that the model reads before its next unit, if it can."""
         told, texts = StandaloneText(TextPurpose.INSTRUCTIONS, text), self._flow.texts
         can_read = self.has_begun and TextPurpose.INSTRUCTIONS in self._purposes
         if can_read and text and told.size <= MOST_TEXT_BYTES and not texts.is_full:

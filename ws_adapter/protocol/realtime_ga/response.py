@@ -194,7 +194,7 @@ class Response:
         response = self._resource(status, details, _usage(tokens))
         return [*told, self._factory.event(events.ResponseDone, response=response)]
 
-    # -------------------------------------------------------------------------------------- its items
+    # -------------------------------------------------------------------------------------- the items
 
     def _end_open(self, status: Status) -> list[Action]:
         entry, self._open = self._open, None
@@ -311,7 +311,7 @@ class Response:
             actions.append(self._factory.event(events.ItemDone, previous_item_id=before, item=item))
         return [*actions, self._of_item(events.OutputItemDone, entry)]
 
-    # ----------------------------------------------------------------------------------- telling it
+    # ----------------------------------------------------------------------------------- the events
 
     def _of_item(
         self, shape: type[events.OutputItemAdded] | type[events.OutputItemDone], entry: Entry

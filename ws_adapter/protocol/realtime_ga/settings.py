@@ -140,7 +140,7 @@ class Settings:
         fields: SessionFields = _INITIAL,
         unmet: frozenset[str] = frozenset(),
     ) -> None:
-        """`unmet` are paths of requested values that the model's abilities replaced."""
+        """`unmet` are paths of requested values that were replaced, because the model lacks an ability."""
         self.model, self.abilities, self.fields, self.unmet = model, abilities, fields, unmet
         assert fields.audio is not None
         assert fields.audio.input is not None
@@ -367,7 +367,7 @@ def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None
 
 
 def _completed(new: SessionFields, old: Settings) -> SessionFields:
-    """Return a change with the defaults of a turn detection that is switched on or of another kind."""
+    """Return a change; a turn detection that is switched on or changes its type gets its defaults."""
     if new.audio is None or new.audio.input is None:
         return new
     given = new.audio.input.turn_detection

@@ -39,7 +39,7 @@ FRAMES: Final[RealtimeReader[ClientEvent]] = RealtimeReader(ClientEvent)
 
 
 def demand(value: Any, path: str) -> None:
-    """Raise `Refusal` for the first missing field of a client's struct, or of one in it."""
+    """Raise `Refusal` for the first missing field of a client's struct, or of a struct in it."""
     if isinstance(value, list):
         for i, entry in enumerate(value):
             demand(entry, f"{path}[{i}]")

@@ -15,7 +15,7 @@ MOST_PARAMETERS: Final = 16_384
 """The most bytes of the JSON Schema of one tool."""
 
 MOST_BYTES: Final = 131_072
-"""The most bytes of all tools together."""
+"""The most bytes of the JSON Schemas of all tools together."""
 
 
 def read_tools(given: Sequence[FunctionTool], path: str, *, calls_tools: bool) -> tuple[Tool, ...]:

@@ -45,7 +45,7 @@ MOST_ITEMS: Final = 16
 """The most waiting items of a session."""
 
 MOST_S: Final = 240.0
-"""The most seconds of audio in them, together."""
+"""The most seconds of audio in all waiting items together."""
 
 RETRY_S: Final = 1.0
 """The seconds between a refusal and the next request for a slot."""
@@ -285,7 +285,7 @@ class BackgroundTranscription:
             return [LeaveSlot()]
         return [LeaveSlot(), *self._fail(code or TranscriptionCode.PROCESSING_ERROR), *self._advance(now)]
 
-    # -------------------------------------------------------------------------------------- going on
+    # -------------------------------------------------------------------------------------- progress
 
     def _complete(self, job: _Job) -> list[Step]:
         self._jobs.popleft()

@@ -38,7 +38,7 @@ class ChooseModel(Struct, frozen=True):
 
     model: str
     related: Any = None
-    """Its undecoded `trace_context`."""
+    """The undecoded `trace_context` of the event."""
 
 
 class Append(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Append(Struct, frozen=True):
 
     pcm: bytes
     related: Any = None
-    """Its undecoded `trace_context`."""
+    """The undecoded `trace_context` of the event."""
 
 
 class Commit(Struct, frozen=True):

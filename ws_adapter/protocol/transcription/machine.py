@@ -44,7 +44,7 @@ from ws_adapter.protocol.wire.limits import (
 )
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_STATES: Final = msgspec.msgpack.Decoder(SavedTranscription)
+_DECODER: Final = msgspec.msgpack.Decoder(SavedTranscription)
 
 _NOTE_S: Final = 1.0
 """The seconds for which unsent errors are counted before a log line."""
@@ -70,7 +70,7 @@ class Transcription(WithoutDetection):
     other session waits.
 
     `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` returns
-    what the workers serve, None while no worker is known.
+    the served pools, None while no worker is known.
     """
 
     drops_stale: ClassVar = False
@@ -143,7 +143,7 @@ class Transcription(WithoutDetection):
         return _ENCODER.encode(saved)
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        saved = _STATES.decode(state)
+        saved = _DECODER.decode(state)
         self._created, self._heard_at = saved.created, now - saved.heard_ago
         self._utterances.restore(saved.utterances, blobs, now)
         actions = self._restore_dialect(saved.dialect, blobs)
@@ -358,7 +358,7 @@ class Transcription(WithoutDetection):
             told.append(self._slot.run(current, segment))
         return told
 
-    # ------------------------------------------------------------------------------------ telling it
+    # ------------------------------------------------------------------------------------ the events
 
     def _tell_text(self, text: str) -> list[Action]:
         """Send further text of the current utterance."""
@@ -374,7 +374,7 @@ class Transcription(WithoutDetection):
 
     def _tell_timed_out(self) -> list[Action]:
         """Send the error of an utterance that its idle limit has ended."""
-        text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
+        text = f"no input came for {self._idle_s:g} s, so the utterance was ended; commit again"
         return [Send(Error(error=text, code=Code.IDLE_TIMEOUT))]
 
     def _tell_failure(self, code: Code, message: str) -> list[Action]:

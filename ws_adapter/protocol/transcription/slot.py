@@ -108,7 +108,7 @@ class TranscriptionSlot:
         return RunSegment(self.last_unit, as_floats(segment), begins=begins, ends=ends)
 
     def reconsider(self, now: float) -> None:
-        """Check, before the next utterance, whether another session waits for the slot."""
+        """Have the next `tick` check, before the next utterance, whether another session waits."""
         self.look_at = now if self.has_worker else None
 
     def occupy(self) -> None:

@@ -138,7 +138,7 @@ class Utterances:
     """A client's audio in order: the `current` utterance, those committed behind it, and audio after the last
     final commit, which is kept for the next one.
 
-    `buffer_s` bounds what waits, in seconds.
+    `buffer_s` bounds the waiting audio, in seconds.
     """
 
     def __init__(self, buffer_s: float) -> None:

@@ -63,7 +63,7 @@ class SavedTranscriptionGa(Struct, frozen=True):
 _DECODER: Final = msgspec.msgpack.Decoder(SavedTranscriptionGa)
 
 _UNDECIDED: Final = b"undecided"
-"""The state of a session whose client has sent no frame yet."""
+"""The suffix of the saved state of a session whose client has sent no frame yet."""
 
 _SERVERS = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVAILABLE, Code.CONTEXT_FULL})
 
@@ -294,7 +294,7 @@ class TranscriptionGa(Transcription):
         vad = self._settings.vad
         return Listening(vad, self._buffer) if vad is not None else None
 
-    # ------------------------------------------------------------------------------------ telling it
+    # ------------------------------------------------------------------------------------ the events
 
     def _tell_text(self, text: str) -> list[Action]:
         item_id, _ = self._awaited[0]

@@ -207,10 +207,10 @@ class Upload:
 
     def __init__(self) -> None:
         self.heard_until = float("-inf")
-        """The time at which all input so far would end if played as it came."""
+        """The time at which playback of all input so far would end, in real time from its arrival."""
 
     def came(self, seconds: float, now: float, *, is_quiet: bool) -> bool:
-        """Count input; return whether it is further ahead of the clock than a stream is.
+        """Count input; return whether it is further ahead of real time than streamed input can be.
 
         `is_quiet`: no input or output waits. Then no client counts as ahead.
         """

@@ -113,8 +113,8 @@ _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 class Live:
     """The machine of a Live session. It asks for a slot at its `session.start`, and keeps it to its end.
 
-    `catalogue` returns what the workers serve, None while no worker is known. `new_token` returns random
-    digits for ids. `unix` converts a time of the session's clock to Unix time.
+    `catalogue` returns the served pools, None while no worker is known. `new_token` returns random digits
+    for ids. `unix` converts a time of the session's clock to Unix time.
     """
 
     drops_stale: ClassVar = True
@@ -576,7 +576,7 @@ class Live:
             return [*told, *self._close_unless_started("session.start")]
         return self._conclude(errors.lost(reason, is_going_away=self._deadlines.away_at is not None))
 
-    # ------------------------------------------------------------------------------------- telling it
+    # ----------------------------------------------------------------------------------------- output
 
     def _handle_steps(self, steps: Iterable[Step | Detect], now: float) -> list[Action]:
         """Turn steps of the flow into actions, send the audio that is due, and end a session that is over."""

@@ -15,7 +15,7 @@ from ws_adapter.protocol.wire.errors import Verdict
 
 
 class SavedTerms(Struct, frozen=True):
-    """The rarely changing state of a session, which is written once."""
+    """The rarely changing state of a session, which is serialised again only if it changes."""
 
     settings: Settings
     resource: SessionResource

@@ -1,4 +1,4 @@
-"""Audio of a Live session, in the format that it has chosen for both directions.
+"""Conversion of audio between the client's format and the model's, for Live and OpenAI's Realtime.
 
 Resampling delays input by up to 30 ms and output by up to 50 ms, as the tests measure. At the end of a turn
 the samples that the resampler holds back are sent too.

@@ -148,7 +148,7 @@ class HoldInput(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Log a note about the client. `text` never quotes a client's text but has its `outline`."""
+    """Log a note about the client. `text` never quotes the client; it has the `outline` of the text."""
 
     text: str
 

@@ -26,9 +26,9 @@ class StandaloneText(Struct, frozen=True):
 class Unit(Struct, eq=False):
     """One unit of input, until it is answered, and the worker's output for it so far.
 
-    `append` is the number of the append that completed the unit, `ready_at` the time of that, in seconds of
-    the session's clock. `audio` is a whole unit of float32 little-endian at 16 kHz. `frames` are encoded
-    pictures, the oldest first; the model may cut each into at most `max_slice_nums` slices.
+    `append` is the number of the append that completed the unit, `ready_at` the time of completion in
+    seconds of the session's clock. `audio` is a whole unit of float32 little-endian at 16 kHz. `frames` are
+    encoded pictures, the oldest first; the model may cut each into at most `max_slice_nums` slices.
     """
 
     audio: bytes
@@ -44,7 +44,7 @@ class Unit(Struct, eq=False):
     max_slice_nums: int | None = None
     texts: tuple[StandaloneText, ...] = ()
     is_dropped: bool = False
-    """Whether it cannot run, or came too late."""
+    """Whether the unit was dropped: it cannot run, or came too late."""
     is_muted: bool = False
     """Whether its output is not sent."""
     speaks: bool = False

@@ -161,7 +161,7 @@ class Pool:
 class Catalogue:
     """The pools that a session may use. `slot` is the pool of its slot, None without a slot.
 
-    `transcribes`: any pool, of those with other modes too, can transcribe the speech of the session's user.
+    `transcribes`: at least one pool can transcribe the user's speech; that pool need not be among `pools`.
     """
 
     pools: tuple[Pool, ...]

@@ -29,7 +29,7 @@ class Started(Struct, frozen=True):
 
 
 class Stopped(Struct, frozen=True):
-    """Speech stops at the sample `at`; known after `known_at` samples, including that silence."""
+    """Speech stops at the sample `at`; known after `known_at` samples, once the silence is long enough."""
 
     at: int
     known_at: int

@@ -72,7 +72,7 @@ def read_frame(picture: Picture, path: str) -> bytes:
 
 
 def read_size(data: bytes) -> Size | None:
-    """Return the size in a picture's header; None if there is none at its place.
+    """Return the size in a picture's header; None if the header has none.
 
     Reads at most `MAX_SEGMENTS` places of `data`, and copies none of it.
     """

@@ -20,7 +20,7 @@ _PCM: Final = 1
 _FLOAT: Final = 3
 _EXTENSIBLE: Final = 0xFFFE
 _STREAMED_SIZE: Final = 0x7FFF_0000
-"""The smallest size in a header that means an unknown size: programs write it into a pipe."""
+"""The smallest size in a header that means an unknown size, as in files that were written to a pipe."""
 _FORMATS: Final = {(_PCM, 16), (_PCM, 24), (_PCM, 32), (_FLOAT, 32)}
 
 

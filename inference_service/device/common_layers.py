@@ -49,7 +49,7 @@ class CommonLayers:
     def __init__(self, backbone: Any) -> None:
         self._backbone = backbone
         self._layers = list(backbone.layers)
-        self._turn, self._think = compiled(_turn), compiled(_think)
+        self._project, self._finish_layer = compiled(_project), compiled(_finish_layer)
 
     def run(self, rows: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Return final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
@@ -57,7 +57,7 @@ class CommonLayers:
         for number, layer in enumerate(self._layers):
             attention, network = layer.self_attn, layer.mlp
             norm, between = layer.input_layernorm, layer.post_attention_layernorm
-            queries, keys, values = self._turn(
+            queries, keys, values = self._project(
                 rows, cosines, sines, norm.weight, norm.variance_epsilon, attention.head_dim,
                 *_weights(attention.q_proj), *_weights(attention.k_proj), *_weights(attention.v_proj),
                 getattr(getattr(attention, "q_norm", None), "weight", None),
@@ -66,7 +66,7 @@ class CommonLayers:
             layout.cache.keys[number].index_copy_(1, layout.rows, keys)
             layout.cache.values[number].index_copy_(1, layout.rows, values)
             seen = layout.attend(queries, number, float(attention.scaling), _window(layer))
-            rows = self._think(
+            rows = self._finish_layer(
                 rows, seen, *_weights(attention.o_proj), between.weight, between.variance_epsilon,
                 *_weights(network.gate_proj), *_weights(network.up_proj), *_weights(network.down_proj),
             )  # fmt: skip
@@ -93,7 +93,7 @@ def _window(layer: Any) -> int | None:
     return getattr(where, "sliding_window", None) or None
 
 
-def _turn(
+def _project(
     rows: Tensor,
     cosines: Tensor,
     sines: Tensor,
@@ -121,7 +121,7 @@ def _turn(
     return queries, keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
 
 
-def _think(
+def _finish_layer(
     rows: Tensor,
     seen: Tensor,
     out: Tensor,

@@ -12,7 +12,7 @@ from enum import IntEnum
 logger = logging.getLogger(__name__)
 
 Job = Callable[[], None]
-TOLD_S = 2.0
+PROGRESS_S = 2.0
 """Seconds between progress events for sessions that wait."""
 STOP_S = 10.0
 """Limit in seconds of the wait for running jobs at the end: a thread in native code would abort the
@@ -83,8 +83,8 @@ class MediaPool:
         self._is_stopped = False
         self._told = time.monotonic()
         self._threads = [
-            threading.Thread(target=self._work, args=(least,), name=f"media-{i}", daemon=True)
-            for i, least in enumerate(takes)
+            threading.Thread(target=self._work, args=(own,), name=f"media-{i}", daemon=True)
+            for i, own in enumerate(takes)
         ]
         for thread in self._threads:
             thread.start()
@@ -109,16 +109,16 @@ class MediaPool:
         """Queue the lane's next job. Called with `lock` held."""
         self._waiting[priority].append(lane)
         self.units_without_words += priority is Priority.WORDS
-        for least, takes in _TAKES.items():
+        for own, takes in _TAKES.items():
             if priority in takes:
-                self._came[least].notify()
+                self._came[own].notify()
 
-    def _work(self, least: Priority) -> None:
-        if least not in (Priority.SOUND, Priority.WORDS):
+    def _work(self, own: Priority) -> None:
+        if own not in (Priority.SOUND, Priority.WORDS):
             give_way()
-        while (lane := self._next(least)) is not None:
+        while (lane := self._next(own)) is not None:
             lane.work()
-            if least is Priority.WORDS:
+            if own is Priority.WORDS:
                 with self.lock:
                     self.units_without_words -= 1
             self.tell()
@@ -132,7 +132,7 @@ class MediaPool:
             if self._is_stopped or lane.is_closed:
                 raise Abandoned
         now = time.monotonic()
-        if now - lane.told >= TOLD_S:
+        if now - lane.told >= PROGRESS_S:
             lane.told = now
             lane.on_wait()
         self.tell()
@@ -142,19 +142,19 @@ class MediaPool:
         for waiting in self._lanes_due():
             waiting.on_wait()
 
-    def _next(self, least: Priority) -> "Lane | None":
+    def _next(self, own: Priority) -> "Lane | None":
         with self.lock:
             while not self._is_stopped:
-                for priority in _TAKES[least]:
+                for priority in _TAKES[own]:
                     if self._waiting[priority]:
                         return self._waiting[priority].popleft()
-                self._came[least].wait()
+                self._came[own].wait()
         return None
 
     def _lanes_due(self) -> "list[Lane]":
         """Return the lanes whose sessions are due for a progress event."""
         with self.lock:
-            if time.monotonic() - self._told < TOLD_S:
+            if time.monotonic() - self._told < PROGRESS_S:
                 return []
             self._told = time.monotonic()
             return [lane for lanes in self._waiting.values() for lane in lanes if lane.is_waiting]

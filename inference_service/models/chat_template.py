@@ -20,12 +20,12 @@ from inference_service.tools import syntax
 from inference_service.tools.reader import END_THINK, THINK
 
 _OPEN, _CLOSE, _FREE = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Delimiters of the number of a slot, the placeholder of a part that is not plain text in a rendered prompt.
-Unicode assigns them no characters.
+"""Delimiters round the number of a placeholder. In a rendered prompt, a placeholder stands for a part that is
+not plain text. Unicode assigns no characters to the delimiters.
 
-A slot with `_FREE` may occur anywhere, any number of times.
+A placeholder with `_FREE` may occur anywhere, any number of times.
 """
-_SLOT = re.compile(f"{_OPEN}(?:([0-9]+)|{_FREE}([0-9]+)){_CLOSE}")
+_PLACEHOLDER = re.compile(f"{_OPEN}(?:([0-9]+)|{_FREE}([0-9]+)){_CLOSE}")
 _PLAIN_TALK = [
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},
@@ -196,11 +196,11 @@ class ChatTemplate:
         its own marks for media. Raises `TemplateRefused` for messages that the template does not take, or
         does not place in their order.
         """
-        slots, free = _Slots(), _Slots(_FREE)
+        placeholders, free = _Placeholders(), _Placeholders(_FREE)
         told = [Message(*message) for message in messages]
         names = {call.id: call.name for message in told for call in message.calls}
         between = None if in_lists else joint
-        conversation = [self._message(message, between, names, slots, free) for message in told]
+        conversation = [self._message(message, between, names, placeholders, free) for message in told]
         rendered = self._rendered(
             conversation,
             add_generation_prompt=True,
@@ -208,25 +208,31 @@ class ChatTemplate:
             use_tts_template=use_tts_template,
             **({"tools": [self._tool(tool, free) for tool in tools]} if tools else {}),
         )
-        pieces = _SLOT.split(rendered)
-        if [int(number) for number in pieces[1::3] if number] != list(range(len(slots))):
+        pieces = _PLACEHOLDER.split(rendered)
+        if [int(number) for number in pieces[1::3] if number] != list(range(len(placeholders))):
             raise TemplateRefused("it does not show each part of them once and in order")
         prompt: list[list[int] | Media] = []
         for i, piece in enumerate(pieces):
             if piece:
-                prompt.append((self._encode, slots.at, free.at)[i % 3](piece))
+                prompt.append((self._encode, placeholders.at, free.at)[i % 3](piece))
         return prompt
 
     def _message(
-        self, message: Message, joint: str | None, names: dict[str, str], slots: "_Slots", free: "_Slots"
+        self,
+        message: Message,
+        joint: str | None,
+        names: dict[str, str],
+        placeholders: "_Placeholders",
+        free: "_Placeholders",
     ) -> dict[str, Any]:
-        """Return a message as templates take it; `names` are those of the tools called, by the ids of the
-        calls. Without a joint its content is a list."""
+        """Return a message as templates take it; `names` has the tools' names by the ids of their calls.
+        Without a joint, the content of the message is a list.
+        """
         told: dict[str, Any] = {"role": message.role}
         if joint is None:
-            told["content"] = [self._item(part, slots) for part in message.parts]
+            told["content"] = [self._item(part, placeholders) for part in message.parts]
         else:
-            told["content"] = joint.join(self._filled(part, slots) for part in message.parts)
+            told["content"] = joint.join(self._filled(part, placeholders) for part in message.parts)
         if message.calls:
             told["tool_calls"] = [
                 {
@@ -240,11 +246,11 @@ class ChatTemplate:
             told |= {"tool_call_id": message.call_id, "name": names.get(message.call_id, "")}
         return told
 
-    def _tool(self, tool: Tool, free: "_Slots") -> dict[str, Any]:
+    def _tool(self, tool: Tool, free: "_Placeholders") -> dict[str, Any]:
         about = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         return {"type": "function", "function": self._harmless(about, free)}
 
-    def _harmless(self, value: Any, free: "_Slots") -> Any:
+    def _harmless(self, value: Any, free: "_Placeholders") -> Any:
         """Return a JSON value whose texts cannot become control tokens in a prompt."""
         match value:
             case dict():
@@ -273,17 +279,17 @@ class ChatTemplate:
         )
         return without != with_flag
 
-    def _filled(self, part: Part, slots: "_Slots") -> str:
-        """Return the rendered text of a part; parts that are not harmless text are moved to `slots`."""
+    def _filled(self, part: Part, placeholders: "_Placeholders") -> str:
+        """Return the rendered text of a part; parts that are not harmless text move to `placeholders`."""
         if not isinstance(part, str):
-            return slots.take(part)
-        return part if self._is_harmless(part) else slots.take(self._as_text(part))
+            return placeholders.take(part)
+        return part if self._is_harmless(part) else placeholders.take(self._as_text(part))
 
-    def _item(self, part: Part, slots: "_Slots") -> dict[str, str]:
+    def _item(self, part: Part, placeholders: "_Placeholders") -> dict[str, str]:
         """Return a part as an item of a list."""
         if isinstance(part, Media) and part in self.media_marks:
             return {"type": _TYPES[part]}
-        return {"type": "text", "text": self._filled(part, slots)}
+        return {"type": "text", "text": self._filled(part, placeholders)}
 
     def _is_harmless(self, text: str) -> bool:
         return _OPEN not in text and self._control.isdisjoint(self._encode(text))
@@ -295,8 +301,8 @@ class ChatTemplate:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
 
-class _Slots:
-    """Parts of a prompt that are not text; `mark` tells one kind of slot from another."""
+class _Placeholders:
+    """Parts of a prompt that are not text; `mark` tells one kind of placeholder from another."""
 
     def __init__(self, mark: str = "") -> None:
         self._mark = mark
@@ -311,5 +317,5 @@ class _Slots:
         return f"{_OPEN}{self._mark}{len(self) - 1}{_CLOSE}"
 
     def at(self, number: str) -> list[int] | Media:
-        """Return the content of the slot with this number."""
+        """Return the content of the placeholder with this number."""
         return self._content[int(number)]

@@ -168,7 +168,7 @@ def test_session_waiting_in_media_pool_gets_progress_events(
         assert hold.wait(timeout=PATIENCE_S)
         begin(preprocessor)
 
-    monkeypatch.setattr(pool, "TOLD_S", 0.0)
+    monkeypatch.setattr(pool, "PROGRESS_S", 0.0)
     monkeypatch.setattr(session_module, "PROGRESS_S", 0.0)
     monkeypatch.setattr(DuplexPreprocessor, "begin", slow)
     monkeypatch.setattr(DuplexPreprocessor, "priority", lambda preprocessor, content: Priority.REST)

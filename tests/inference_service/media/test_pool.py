@@ -155,7 +155,7 @@ def test_failed_job_keeps_its_thread_alive(pool: MediaPool) -> None:
 
 
 def test_waiting_lane_receives_progress(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media, "TOLD_S", 0.0)
+    monkeypatch.setattr(media, "PROGRESS_S", 0.0)
     work, told = Work(), queue.Queue[str]()
     go_on = hold(work, lane(pool), Priority.REST, "prompt")
     pool.lane(lambda: told.put("waiting")).submit(Priority.REST, work.job("waited"))
@@ -235,7 +235,7 @@ def test_videos_wait_for_each_other_and_nothing_else_waits_for_them(pool: MediaP
 
 
 def test_long_job_reports_progress_to_waiting_lanes(pool: MediaPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media, "TOLD_S", 0.0)
+    monkeypatch.setattr(media, "PROGRESS_S", 0.0)
     work, told = Work(), queue.Queue[str]()
     mine = pool.lane(lambda: told.put("mine"))
     go_on = hold(work, mine, Priority.VIDEOS, "video")

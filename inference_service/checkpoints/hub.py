@@ -25,12 +25,12 @@ def model_name(folder: Path) -> str:
 def fetch(name: str) -> Path:
     """Return the folder with the checkpoint `owner/name`, from the hub or an earlier download.
 
-    Raises `CheckpointError` if there is no such checkpoint or no hub.
+    Raises `CheckpointError` if there is no such checkpoint, or the hub cannot be reached.
     """
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED, etag_timeout=_TIMEOUT_S))
     except LocalEntryNotFoundError:
-        problem = "the Hugging Face hub cannot be reached, nor was it downloaded before"
+        problem = "the Hugging Face hub cannot be reached, and no earlier download exists"
     except HfHubHTTPError as error:
         problem = f"the Hugging Face hub refuses it ({error.response.status_code})"
     except (OSError, ValueError) as error:

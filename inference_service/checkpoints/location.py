@@ -29,8 +29,8 @@ def find(name_or_path: str) -> Path:
 
 
 def locate(name_or_path: str) -> Path | None:
-    """Return the folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which may have
-    no folder.
+    """Return the folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which may
+    not be downloaded yet.
 
     Raises `CheckpointError` for any other text.
     """

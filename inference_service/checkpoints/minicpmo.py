@@ -47,7 +47,7 @@ class MiniCPMOCheckpoint:
     tokenizer: Tokenizer
     config: MiniCPMOConfig
     bad_token_ids: tuple[int, ...]
-    """Ids that are never decided in a conversation."""
+    """Ids that are never sampled in a conversation."""
 
 
 def read_minicpmo(folder: Path) -> MiniCPMOConfig:

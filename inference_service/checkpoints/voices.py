@@ -168,9 +168,9 @@ def save_voice(folder: Path, name: str, prompt: VoicePrompt) -> None:
 
 
 def load_voices(folder: Path, config: Token2WavConfig) -> dict[str, VoicePrompt]:
-    """Load the registered voices by id; `DEFAULT_VOICE` is one of them unless none was converted.
+    """Load the registered voices by id; `DEFAULT_VOICE` is one of them if it was converted.
 
-    It needs no onnxruntime. Raises `CheckpointError` naming the file at fault.
+    Needs no onnxruntime. Raises `CheckpointError` naming the file at fault.
     """
     return {path.stem: _voice(path, config) for path in sorted((folder / _FOLDER).glob("*.safetensors"))}
 

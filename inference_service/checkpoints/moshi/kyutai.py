@@ -92,7 +92,7 @@ _PER_CODE: Final = (
         "depth_decoder.layers.{layer}.mlp.fc2.weight",
     ),
 )
-"""Weights of one code each, which are one tensor in transformers."""
+"""Weights of one codebook each, which are one tensor in transformers."""
 
 _JOINED: Final = re.compile(r"transformer\.layers\.(\d+)\.self_attn\.in_(?:proj_weight|projs\.0\.weight)")
 
@@ -101,7 +101,7 @@ Read = Callable[[str], Tensor]
 
 
 def codec_config(raw: Mapping[str, Any]) -> MimiConfig:
-    """Return the codec that a published `mimi_config` describes; missing fields are those of Mimi."""
+    """Return the codec that the file `mimi_config_name` describes; missing fields are those of Mimi."""
     seanet, quantizer, stack = ({**_MIMI[part], **raw.get(part, {})} for part in _MIMI)
     return MimiConfig(
         sampling_rate=int(raw.get("sample_rate", 24_000)),
@@ -177,8 +177,8 @@ def _layers(shapes: Mapping[str, list[int]], stack: str) -> int:
 def language_tensors(names: list[str], read: Read, config: MoshiConfig) -> dict[str, Tensor]:
     """Return the tensors of the language model by their names in transformers.
 
-    Of the depth transformer, only the model's own codes are read: PersonaPlex also predicts those of the
-    user, which are always known.
+    Of the depth transformer, only the weights for the model's own codes are read. PersonaPlex also has
+    weights for the user's codes, which are always known.
     """
     codes, depth = config.num_codebooks, config.depth_decoder_config
     made: dict[str, Tensor] = {}

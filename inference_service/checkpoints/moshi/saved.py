@@ -97,7 +97,7 @@ def _weights(folder: Path) -> tuple[Path, dict[str, list[int]]]:
 
 
 def _name_in(shapes: Mapping[str, list[int]], name: str) -> str:
-    """Return the name in the files of a tensor of the network."""
+    """Return the name that a tensor of the network has in the files."""
     if name in shapes:
         return name
     for pattern, flat in _FLAT:

@@ -64,7 +64,7 @@ def read_json_tokenizer(path: Path, silent: frozenset[int]) -> MoshiTokenizer:
 
 
 def read_sentencepiece(path: Path, silent: frozenset[int]) -> MoshiTokenizer:
-    """Return the tokenizer in a SentencePiece model of unigrams. Raises `CheckpointError`."""
+    """Return the tokenizer in a SentencePiece unigram model. Raises `CheckpointError`."""
     try:
         return _sentencepiece(path.read_bytes(), silent)
     except FileNotFoundError:

@@ -60,8 +60,8 @@ def test_without_a_hub_the_error_says_what_to_do(
     assert done.returncode != 0
     assert done.stderr.strip().splitlines()[-1] == (
         "inference_service.models.errors.CheckpointError: 'openbmb/MiniCPM-o-4_5' is no folder here, and the "
-        "Hugging Face hub cannot be reached, nor was it downloaded before. Download the checkpoint where the "
-        "hub can be reached, and give the path of its folder."
+        "Hugging Face hub cannot be reached, and no earlier download exists. Download the checkpoint where "
+        "the hub can be reached, and give the path of its folder."
     )
 
 

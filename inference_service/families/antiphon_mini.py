@@ -114,7 +114,7 @@ def components(
 
 
 def recogniser(folder: Path) -> RecogniserProcess | None:
-    """Return the recogniser of a checkpoint with a grammar; None where it cannot run."""
+    """Return the recogniser of a checkpoint; None without a grammar, or if `PACKAGE` is not installed."""
     grammar = folder / GRAMMAR
     if not grammar.exists():
         return None
@@ -154,7 +154,7 @@ def footprint(folder: Path, config: ModelConfig) -> Footprint:
 
 
 class MiniSenses:
-    """Turns seconds into log-mel [100, 80], and pictures into squares of `side` pixels, one slice each."""
+    """Turns seconds of sound into log-mel [100, 80], and a picture into one slice, `side` pixels wide."""
 
     def __init__(self, side: int, second_tokens: int) -> None:
         """Create the senses; with a `side` of 0 the model has no vision."""

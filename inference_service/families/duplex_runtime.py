@@ -103,7 +103,7 @@ class DuplexRuntime(Runtime):
         if not speaking:
             return
         assert self.speaker is not None
-        # A job has finished before if its sound is awaited, or if this step failed after it and is repeated.
+        # A job may be finished already: its sound is awaited, or this step failed later and is repeated.
         going_on = [(c, job) for c, job in speaking if not job.finished and job.recorded is None]
         replayed = [job for _, job in speaking if not job.finished and job.recorded is not None]
         if replayed:

@@ -195,7 +195,7 @@ def _token(tokenizer: Tokenizer, text: str) -> int:
 
 
 class MiniCPMOSenses:
-    """Turns seconds into log-mel [80, 104], and cuts pictures into slices."""
+    """Turns seconds of sound into log-mel [80, 104], and cuts pictures into slices."""
 
     def __init__(self, audio: AudioConfig, vision: VisionConfig, ear: Ear) -> None:
         self._audio = audio

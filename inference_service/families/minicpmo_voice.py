@@ -49,7 +49,7 @@ LONGEST_FRAMES = round(LONGEST_S * TOKENS_PER_SECOND) * FRAMES_PER_TOKEN
 
 @dataclass(frozen=True)
 class VoiceMemory:
-    """Bytes of a voice: the vocoder's weights, what each session holds, what they share, and a step."""
+    """Bytes of a voice: weights of the vocoder, state of each session, shared default voice, and a step."""
 
     weights: int
     session: dict[str, int]
@@ -65,8 +65,8 @@ def load(
 ) -> tuple[SpeechComponents, VoiceMemory]:
     """Return the voice of the checkpoint in `model`, on `device`, and the memory it takes.
 
-    Raises `CheckpointError` if there is no vocoder or it has no voice, `ConfigurationError` for
-    `options.voice`.
+    Raises `CheckpointError` if there is no vocoder or it has no voice, `ConfigurationError` if
+    `options.voice` cannot be used.
     """
     folder = options.vocoder or model / FOLDER
     require_folder(folder, model)
@@ -161,7 +161,7 @@ class Token2WavMouth:
         self._heard: WeakValueDictionary[bytes, VoiceCache] = WeakValueDictionary()
         self._last: OrderedDict[bytes, VoiceCache] = OrderedDict()
         self.room = 1
-        """Number of voices besides the model's own from which on unused ones are dropped."""
+        """From this number of cached voices on, besides the model's own, unused voices are dropped."""
 
     def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
         return self._model.initial_state(drained(self._cache(voice)))

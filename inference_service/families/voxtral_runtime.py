@@ -17,7 +17,7 @@ from inference_service.session.kinds.transcription import transcriber_info
 
 
 class VoxtralRuntime(Runtime):
-    """Loaded weights and the caches of both stacks, which their sliding windows bound."""
+    """Loaded weights and the caches of both stacks; sliding windows limit the size of the caches."""
 
     def __init__(self, checkpoint: VoxtralCheckpoint, slots: int) -> None:
         model, config = checkpoint.model, checkpoint.model.network.config

@@ -58,7 +58,7 @@ SPECIAL_NAMES = {
 
 
 class Tokenizer:
-    """A checkpoint's `tokenizer.json` and chat template; without one, `chat_template` is None."""
+    """A checkpoint's `tokenizer.json` and chat template; without a template, `chat_template` is None."""
 
     def __init__(self, fast: FastTokenizer, chat_template: ChatTemplate | None = None) -> None:
         self._fast = fast

@@ -1,7 +1,7 @@
 """Peak memory of the steps of a tick besides weights and states, estimated from dimensions.
 
-A layer is freed before the next, so a step takes the memory of one layer: projections and their rotations,
-both halves of the gate, norms in float32, and scores where attention does not run in blocks.
+The memory of a layer is freed before the next layer runs, so a step takes that of one layer: projections and
+their rotations, both halves of the gate, norms in float32, and scores where attention does not run in blocks.
 """
 
 import torch

@@ -71,7 +71,7 @@ class FrameCodes:
 
 
 def _chosen(scores: Tensor, temperature: Tensor, greedy: Tensor, uniforms: Tensor) -> Tensor:
-    """Return a code [n] of each row of scores [n, codes]; all scores tied with the last one kept are kept."""
+    """Return a code [n] of each row of scores [n, codes]; scores equal to the last of `TOP_K` stay too."""
     best = scores.topk(min(TOP_K, scores.shape[1]), dim=1).values
     least = torch.where(greedy, best[:, :1], best[:, -1:])
     weights = ((scores - best[:, :1]) / temperature).exp().masked_fill(scores < least, 0.0)

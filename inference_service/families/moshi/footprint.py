@@ -39,7 +39,7 @@ def footprint(
 
 
 def _kept(codec: MimiConfig) -> int:
-    """Return an upper bound of one stream's convolution states in both halves: a kernel of each layer."""
+    """Return an upper bound, in bytes, of one stream's convolution states: one kernel for each layer."""
     widest = codec.num_filters * 2 ** len(codec.upsampling_ratios)
     layers = 4 + 3 * len(codec.upsampling_ratios)
     longest = max(codec.kernel_size, *codec.upsampling_ratios)

@@ -98,7 +98,7 @@ class FrameKind(SessionKind[FrameSession]):
             draws=FrameDraws(setup.seed),
             silence=model.silence,
             frame_s=self._frame_s,
-            again=self._silent_rows,
+            silent_rows=self._silent_rows,
             ear=context(self._ear, window, codec.rows),
             ear_state=codec.ear_state,
             mouth=context(self._mouth, window, codec.rows),

@@ -75,7 +75,7 @@ class FrameSession(Session[Heard]):
     silence: Codes
     """Codes of a silent frame."""
     frame_s: float
-    again: Callable[[Sequence[PastFrame]], Tensor]
+    silent_rows: Callable[[Sequence[PastFrame]], Tensor]
     """Returns rows [n, hidden] of frames, computed as if the model had been silent in them."""
     ear: RollingContext
     ear_state: ConvState
@@ -271,7 +271,7 @@ class FrameSession(Session[Heard]):
 
     @property
     def is_heard(self) -> bool:
-        """Whether the current frame becomes sound; all frames do except that of the prompt."""
+        """Whether the current frame becomes sound: with audio on, every frame except that of the prompt."""
         return self.running is not None and self.setup.duplex.generate_audio
 
     def spoken(self, codes: list[int], pcm: NDArray[np.float32] | None, spoken_at: float) -> None:
@@ -330,7 +330,7 @@ class FrameSession(Session[Heard]):
         """Fail the unit and remove its frame, so that the session can go on."""
         self.to_feed = self.last_hidden = None
         if self.stage is Stage.REWIND:
-            self.fail(SessionFailed("INFERENCE_FAILED", "The model cannot hear again what it heard."))
+            self.fail(SessionFailed("INFERENCE_FAILED", "The model cannot hear the earlier frames again."))
             return
         if self.running is None:
             self.fail(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
@@ -384,7 +384,7 @@ class FrameSession(Session[Heard]):
             return
         self._going_back = units
         self.rolling.go_back(frames[0].position)
-        self.to_feed = Rows.of(self.again(frames))
+        self.to_feed = Rows.of(self.silent_rows(frames))
         self.history.silenced(frames, self.silence[1:])
         self.stage = Stage.REWIND
 

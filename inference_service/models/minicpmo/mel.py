@@ -1,7 +1,7 @@
 """Log-mel of MiniCPM-o's ear: frames of 10 ms at 16 kHz, normalised by the recent maximum.
 
 The published code recomputes up to 30 s of sound for every unit. Here only a unit's new frames are computed,
-and only the loudest band of earlier ones is kept. The numbers are the same, and the cost of a unit does not
+and only the loudest band of earlier ones is kept. The result is the same, and the cost of a unit does not
 grow with the stream.
 """
 

@@ -28,10 +28,10 @@ class MiniCPMO(nn.Module):
 
     @classmethod
     def hollow(cls, config: MiniCPMOConfig, *, speech: bool) -> "MiniCPMO":
-        """Return a model without memory for parameters, which must only be assigned."""
+        """Return a model whose parameters have no memory yet, and must be assigned."""
         with torch.device("meta"):
             model = cls(config, speech=speech)
         backbones = [model.llm.model] if model.tts is None else [model.llm.model, model.tts.model]
-        for backbone in backbones:  # its table is computed, and is in no checkpoint
+        for backbone in backbones:  # no checkpoint has the rotary table, which is computed
             backbone.rotary_emb = type(backbone.rotary_emb)(backbone.config)
         return model

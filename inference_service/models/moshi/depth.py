@@ -1,7 +1,7 @@
 """The depth transformer: the codes of one frame in sequence, each with its own weights.
 
 It computes what transformers' `MoshiDepthDecoder` does, one code at a time for a batch of frames. Its weights
-are linear layers of each code, so that no step copies a weight, and the linear layers of the CPU fit them.
+are linear layers of each code, so that no step copies a weight. On the CPU `PackedLinear` can replace them.
 """
 
 import torch
@@ -32,7 +32,7 @@ class DepthLayer(nn.Module):
         self.down = _linear(source.mlp.fc2.weight[code])
 
     def forward(self, rows: Tensor, past: Keys | None) -> tuple[Tensor, Keys]:
-        """Return rows [n, hidden] of this code after the earlier ones, and keys and values with theirs."""
+        """Return rows [n, hidden] of this code, and keys and values of this and all earlier codes."""
         queries, keys, values = (
             it.unflatten(1, (self.heads, 1, -1)) for it in self.qkv(self.norm(rows)).chunk(3, dim=1)
         )

@@ -1,8 +1,8 @@
 """The temporal transformer: one row for each frame, the sum of the embeddings of all its tokens.
 
 Its layers are those of Mistral (norm, attention with a sliding window, gated network) under other names, so
-it is built of these. They attend through transformers' interface and pass on their window, which those of
-`MoshiModel` do not, and the engine's common layers support them.
+it is built as a `MistralModel`. Mistral's layers pass their window to transformers' attention interface,
+unlike those of `MoshiModel`, and the engine's common layers support them.
 """
 
 import torch

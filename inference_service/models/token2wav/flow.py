@@ -233,10 +233,11 @@ class Flow(nn.Module):
     def _trimmed(self, state: FlowState) -> FlowState:
         """Return the state with the prompt and only the newest generated frames in its caches.
 
-        As in the published package, the estimator's cache keeps as many entries at both ends, although its
-        newest chunk comes first: the newest frames and the end of the prompt remain. Its attention has no
-        positions. The first blocks of the encoder have one entry for two frames. The published package cuts
-        them as if they had one for each, so that the oldest generated entries remain in place of the newest.
+        As in the published package, the estimator's cache is cut at the same entries as the encoder's,
+        although its newest chunk comes first: the newest frames and the end of the prompt remain. The
+        estimator's attention has no positions. The first blocks of the encoder have one entry for two frames.
+        The published package cuts them as if they had one entry for each frame, so that the oldest generated
+        entries remain in place of the newest.
         """
         prompt = state.prompt_frames
         if state.frames <= prompt + GENERATED_FRAMES:
@@ -275,8 +276,8 @@ def next_portion(portions: Generator[None, None, T]) -> T | None:
 
 @cache
 def euler_steps(steps: int) -> list[tuple[float, float]]:
-    """Return times and lengths of steps from 0 to 1, which grow as 1 - cos. Summed in float32, as
-    published.
+    """Return times and lengths of steps from 0 to 1, which grow as 1 - cos.
+    They are summed in float32, as in the published package.
     """
     times = 1 - torch.cos(torch.linspace(0, 1, steps + 1, device="cpu") * 0.5 * math.pi)
     time, result = times[0], []

@@ -25,7 +25,7 @@ from inference_service.models.token2wav.stream import (
 )
 
 DEFAULT_STEPS = 5
-"""Steps of Euler's method along the flow; the published class says 10, its demo takes 5."""
+"""Steps of Euler's method along the flow; the default of the published class is 10, its demo takes 5."""
 
 
 class _JobChunk(NamedTuple):

@@ -16,7 +16,7 @@ from inference_service.models.token2wav.flow import Flow, FlowState
 from inference_service.models.token2wav.stream import Vocoder
 
 BATCHES: Final = (2, 1)
-"""Streams that share a pass, largest first: more of them take several passes, without padding."""
+"""Numbers of streams in a captured pass, largest first; more streams take several passes, without padding."""
 COPIES: Final = 4
 """Copies of a stream's caches in a pass: the inputs, the batch, the batch with new entries, and the cut
 result.

@@ -97,8 +97,8 @@ def freeze_loaded_objects() -> None:
     """
     gc.collect()
     gc.freeze()
-    # A full collection waits until new objects are a quarter of those that the last one kept. Freezing leaves
-    # that number as it was; a collection without these objects lowers it.
+    # A full collection waits until new objects are a quarter of those that the last full collection kept.
+    # Freezing does not change that number; a collection without the frozen objects lowers it.
     gc.collect()
 
 

@@ -91,8 +91,8 @@ class WorkerOptions:
     """The device of the model: `cpu`, `cuda`, `cuda:1`. For vLLM its build decides the device."""
 
     dtype: str | None = None
-    """Data type of MiniCPM-o or of a causal language model, one of `DTYPES`; None is float32 on the CPU, else
-    bfloat16."""
+    """Data type of MiniCPM-o, Moshi or a causal language model, one of `DTYPES`; None is float32 on the CPU,
+    else bfloat16."""
 
     no_speech: bool = False
     """Loads MiniCPM-o without its voice: it answers with text only."""

@@ -23,7 +23,7 @@ _TOLERANCE = 0.02
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts of n rows, each of which attends to all entries of its own."""
+    """The contexts of n rows; each row attends to all entries of its own context."""
 
     table: Tensor
     """Their pages in order, int32 [n, pages]; the padding after a context's last page may be any page."""
@@ -52,12 +52,13 @@ def gathered(
     seen = at < ends
     if window is not None:
         seen = seen & (at >= ends - window)
-    shown, said = (
+    padded_keys, padded_values = (
         slab.index_select(1, cells).view(kv, n, -1, head).transpose(0, 1) for slab in (keys, values)
     )
-    said.masked_fill_(~seen[:, None, :, None], 0)  # because 0 times NaN is NaN
+    padded_values.masked_fill_(~seen[:, None, :, None], 0)  # because 0 times NaN is NaN
     grouped = queries.reshape(n, kv, heads // kv, head)
-    out = F.scaled_dot_product_attention(grouped, shown, said, attn_mask=seen[:, None, None], scale=scale)
+    mask = seen[:, None, None]
+    out = F.scaled_dot_product_attention(grouped, padded_keys, padded_values, attn_mask=mask, scale=scale)
     return out.reshape(n, heads, head)
 
 

@@ -42,7 +42,7 @@ typedef struct {
     float *past;            /* [CONTEXT], the samples before `pcm` */
     const float *pcm;       /* [frames * HOP] */
     const float *window;    /* [WINDOW] */
-    const float *turns;     /* [HALF, 2], e to the power of -2 pi i k / 512 */
+    const float *turns;     /* [HALF, 2], twiddle factors: e to the power of -2 pi i k / 512 */
     const float *filters;   /* [BANDS, HALF + 1] */
     const int32_t *spans;   /* [BANDS, 2], where each filter begins and ends */
     float *out;             /* [frames, BANDS] */

@@ -46,7 +46,7 @@ class PackedLinear(nn.Module):
     """
 
     def __init__(self, linear: nn.Linear, *, shared: bool = False) -> None:
-        """Take the weights of `linear`; one that is `shared` with another module or a file is not packed."""
+        """Take the weights of `linear`; weights `shared` with another module or a file are not packed."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features

@@ -24,7 +24,7 @@ class Panels:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Copy weights of any dtype and device.
 
-        Raises `ValueError` unless they have two dimensions and an input, and a bias has one number an output.
+        Raises `ValueError` unless they are [out, in] with an input, and the bias, if there is one, is [out].
         """
         from inference_service.kernels import linear
 

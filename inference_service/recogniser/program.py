@@ -1,7 +1,7 @@
 """The program of the recogniser's process: sound on standard input, recognised words on standard output.
 
 Its argument is the path of a grammar. It writes a line when it is ready. Each piece of sound follows its
-length in four bytes. Each answer is a line of JSON, `null` without words. It ends with its input.
+length in four bytes. Each answer is a line of JSON, `null` without words. The program exits at end of input.
 """
 
 import json

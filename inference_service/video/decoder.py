@@ -40,7 +40,7 @@ Pixels = NDArray[np.uint8]
 
 
 class Refused(Exception):
-    """Raised when the video cannot be used; the text continues a sentence after its name: "is cut short"."""
+    """Raised when the video cannot be used; the text continues a sentence about the video: "is cut short"."""
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ MAX_RATE = 240
 
 @dataclass(frozen=True)
 class Order:
-    """The order for a video."""
+    """The request to decode one video."""
 
     most_s: float
     """Limit of its duration in seconds."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MAX_MOMENTS = 64
-"""Limit of frames of one video, without those of stacks."""
+"""Limit of moments of one video, each with a frame and perhaps a stack."""
 MAX_STACK_FRAMES = 8
 SAMPLE_RATE = 16_000
 SHORTEST_TAIL = 1_600
@@ -26,7 +26,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class PlannedFrame:
-    """A frame that a model sees: its time in seconds, and its index among the frames of the video."""
+    """A moment of a video: its time in seconds, and the index of the frame that a model sees then."""
 
     time: float
     frame: int
@@ -35,7 +35,7 @@ class PlannedFrame:
 
 
 def moments(frames: int, rate: float, stack_frames: int) -> tuple[PlannedFrame, ...]:
-    """Return the frames that a model sees, out of `frames` at `rate` a second; at most `MAX_MOMENTS`.
+    """Return the moments that a model sees, out of `frames` at `rate` a second; at most `MAX_MOMENTS`.
 
     For a video of more than 64 s the reference makes a stack for each second, so it has more stacks than
     frames. Here each frame has the stack of its own second.

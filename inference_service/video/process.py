@@ -44,7 +44,7 @@ Watch = Callable[[], None]
 
 
 class VideoReader:
-    """The decoding of one video. A context manager, at whose end the process is gone."""
+    """The decoding of one video: a context manager that ends the process."""
 
     def __init__(self, data: bytes, order: Order, *, field: str, watch: Watch) -> None:
         """Start the process and wait for the header of the video.
@@ -111,7 +111,7 @@ class VideoReader:
         return header
 
     def _message(self, letter: bytes, size: int | None) -> bytes:
-        """Return the body of the next message: `size` bytes, or the few of a header."""
+        """Return the body of the next message: `size` bytes, or at most `_MOST_HEADER` if `size` is None."""
         head = self._read(5)
         length = int.from_bytes(head[1:], "big")
         if head[:1] == b"R" and length <= _MOST_REFUSAL:

@@ -150,7 +150,7 @@ class DuplexReader(ConfigReader):
             self._refuse("window.low_tokens", f"must be less than high_tokens ({high}), not {low}")
         return Window(mode, high, low)
 
-    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+    def _add_effective(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
         duplex = cast(DuplexSetup, setup)
         effective.system_prompt = duplex.system_prompt
         if duplex.voice.voice_id:

@@ -62,7 +62,7 @@ class ConfigReader(ABC):
         for name, seconds in (("max_duration", self.max_duration_s), ("idle_timeout", self.idle_timeout_s)):
             if seconds is not None:
                 getattr(result, name).FromNanoseconds(round(seconds * 1e9))
-        self._state(setup, result)
+        self._add_effective(setup, result)
         return result
 
     @abstractmethod
@@ -70,7 +70,7 @@ class ConfigReader(ABC):
         """Return the mode's setup from the config."""
 
     @abstractmethod
-    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+    def _add_effective(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
         """Add the mode's own values to the effective config."""
 
     @property

@@ -57,7 +57,7 @@ class SampledReader(ConfigReader):
     def _speaks(self) -> bool:
         return False
 
-    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+    def _add_effective(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
         effective.sampling.CopyFrom(sampling_params(cast(SampledSetup, setup).sampling))
 
 
@@ -80,8 +80,8 @@ class ChatReader(SampledReader):
     def _speaks(self) -> bool:
         return self._info.speaks
 
-    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
-        super()._state(setup, effective)
+    def _add_effective(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        super()._add_effective(setup, effective)
         chat = cast(ChatSetup, setup)
         effective.system_prompt = chat.system_prompt
         effective.records = chat.records
@@ -99,8 +99,8 @@ class TokensReader(SampledReader):
         self._ignore("voice", self._config.voice)
         return TokensSetup(sampling, seed, self._read_prompt())
 
-    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
-        super()._state(setup, effective)
+    def _add_effective(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        super()._add_effective(setup, effective)
         effective.system_prompt = cast(TokensSetup, setup).system_prompt
 
 
@@ -113,11 +113,11 @@ class TranscribeReader(SampledReader):
         sampling = self._read_sampling()
         self._ignore_if_given("system_prompt")
         self._ignore("voice", self._config.voice)
-        waits = self._config.background and self._info.supports_background
-        if not waits:
+        is_background = self._config.background and self._info.supports_background
+        if not is_background:
             self._ignore_if_given("background")
-        return TranscribeSetup(sampling, seed, is_background=waits)
+        return TranscribeSetup(sampling, seed, is_background=is_background)
 
-    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
-        super()._state(setup, effective)
+    def _add_effective(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        super()._add_effective(setup, effective)
         effective.background = cast(TranscribeSetup, setup).is_background

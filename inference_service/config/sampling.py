@@ -75,11 +75,11 @@ SAMPLING_TO_DUPLEX = {
 }
 """Fields of `SamplingParams` with the setting of a duplex session that they stand for."""
 
-_EVERY_K = Range(0, 1000)
+_WIRE_TOP_K = Range(0, 1000)
 """The range of `top_k` on the wire, where 0 keeps all."""
 
 DUPLEX_SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLING_TO_DUPLEX.items()} | {
-    "top_k": _EVERY_K
+    "top_k": _WIRE_TOP_K
 }
 """Numeric fields of `SamplingParams` in a duplex session."""
 
@@ -92,7 +92,7 @@ def sampling_ranges(most_tokens: int) -> dict[str, Range]:
         "max_new_tokens": Range(1, most_tokens),
         "temperature": Range(0, 2),
         "top_p": Range(0, 1, above_low=True),
-        "top_k": _EVERY_K,
+        "top_k": _WIRE_TOP_K,
         "repetition_penalty": Range(0.5, 2),
         "length_penalty": Range(0.1, 5),
     }

@@ -84,8 +84,8 @@ class LeaseReader:
         """Return the lease of a call; None if it has none and needs none. Raises `LeaseMissing` or
         `LeaseInvalid`.
 
-        Without a key the claims count as they stand: only clients on the same machine can reach such a
-        worker.
+        Without a key the claims are not verified: only clients on the same machine, or with a certificate
+        (mTLS), can reach such a worker.
         """
         tokens = [value for name, value in metadata if name == METADATA_LEASE]
         rules = self._rules

@@ -45,14 +45,14 @@ class SessionOwner(Protocol):
 
 
 class LiveSession:
-    """The engine's side of `EngineSession`: orders travel to the engine thread in the order given.
+    """Implements `EngineSession`: orders travel to the engine thread in the order given.
 
     The input of units is prepared at once or by the media pool, in a lane through which all orders of units
     pass so that they keep their order. A cancel and a close go straight to the engine.
     """
 
     def __init__(self, engine: SessionOwner, session: OwnedSession, lane: Lane, beside: Lane) -> None:
-        """Create the caller's side; `beside` is the lane for the session's own background jobs."""
+        """Create the session: `lane` carries its input and orders, `beside` its background jobs."""
         self._engine = engine
         self._session = session
         self._queue = session.queue
@@ -96,7 +96,7 @@ class LiveSession:
         self._lane.follow(lambda: self._engine.order(self._session, order))
 
     def do_beside(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run a job on the media pool's thread for steps, and pass its result on as an order."""
+        """Run a job with the priority `STEPS` in the media pool, and pass its result on as an order."""
 
         def do() -> None:
             made = Future[Any]()

@@ -470,7 +470,7 @@ class Session(ABC, Generic[Prepared]):
     def foresee(self) -> Draw | None:
         """Return how the next token will be drawn after the waiting rows, if nothing happens in between.
 
-        Moves nothing. A token drawn by it counts only if `draw` then returns the same.
+        It changes no state. A token drawn by it counts only if `draw` then returns an equal `Draw`.
         """
         return None
 

@@ -26,7 +26,10 @@ class CallOwner(Protocol):
         """Return whether `request`, which was read, may be handled now."""
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """Return a large request and what was made of it, decoded in a thread. Raises `PayloadInvalid`."""
+        """Decode a large request in a thread; return it with a function that returns its content.
+
+        Raises `PayloadInvalid`.
+        """
 
     def handle(self, stream: Stream, request: Message, made: Made | None) -> None:
         """Handle a request."""

@@ -148,7 +148,10 @@ class SessionCalls:
         return stream is not Stream.GENERATE or self._is_configured or _is_cancel(request)
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """Return a large request and what was made of it, decoded in a thread. Raises `PayloadInvalid`."""
+        """Decode a large request in a thread; return it with a function that returns its content.
+
+        Raises `PayloadInvalid`.
+        """
         return await self._backend.decoder.read(stream, data, self._made)
 
     def handle(self, stream: Stream, request: Any, made: Made | None) -> None:

@@ -329,9 +329,9 @@ class DuplexSession(Session[PreparedInput], SpeakingSession):
         assert unit is not None
         if self.is_full:
             return _FULL
-        return unit.failure or self._without_words(unit.input) or self._too_long(unit.input)
+        return unit.failure or self._invalid_words(unit.input) or self._too_long(unit.input)
 
-    def _without_words(self, unit: PreparedInput | None) -> Failure | None:
+    def _invalid_words(self, unit: PreparedInput | None) -> Failure | None:
         """Return why the recorded words of a unit are invalid: control tokens would break the
         unit's shape.
         """

@@ -47,7 +47,9 @@ _MARKS = 2
 _IDS_AT_ONCE = 1024
 _SECONDS_AT_ONCE = 2
 _PICTURES_AT_ONCE = 4
-"""Limit of one tick's embedded and encoded rows of a prompt: a long prompt must not delay other sessions."""
+"""Limits of a portion of a prompt, which one tick embeds and encodes: a long prompt must not delay other
+sessions.
+"""
 
 
 @dataclass(frozen=True)

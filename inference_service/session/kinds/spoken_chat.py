@@ -147,8 +147,8 @@ class SpokenChatSession(ChatSession, SpeakingSession):
 class SpokenChatKind(SessionKind[SpokenChatSession]):
     """The chats of a duplex model.
 
-    `look` gives, for each picture, the rows of its slices with the marks round them, from embeddings
-    [n, hidden] without.
+    `look` gives, for each picture, the rows of its slices with the marks round them. Its input is embeddings
+    [n, hidden] without marks.
     """
 
     def __init__(

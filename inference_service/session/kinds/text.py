@@ -14,7 +14,7 @@ class Detokenizer:
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._shown: list[int] = []
-        """The ids of the last piece: a decoder may drop a leading space at its start, but not behind it."""
+        """The ids of the last piece. New ids are decoded after them: a decoder may drop a leading space."""
         self._waiting: list[int] = []
 
     def add(self, token: int) -> str:

@@ -71,7 +71,7 @@ def _measures(reader: VideoReader, senses: Senses, max_slices: int, field: str) 
 
 
 def _clips(reader: VideoReader) -> list[Clip]:
-    """Return the sound of each moment; without samples where the video has none."""
+    """Return the sound of each moment of the video; a clip has no samples where the video has no sound."""
     pieces = [reader.sound[begin:end] for begin, end in reader.cuts]
     if len(reader.sound) and len(pieces[-1]) < SHORTEST_TAIL:
         pieces[-1] = np.pad(pieces[-1], (0, SHORTEST_TAIL - len(pieces[-1])))

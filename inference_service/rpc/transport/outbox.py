@@ -11,7 +11,7 @@ M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 
 
-class Line(Protocol[M_contra]):
+class Writer(Protocol[M_contra]):
     """The call through which an outbox writes."""
 
     @property
@@ -41,8 +41,8 @@ class Outbox(Generic[M]):
         self._clock = clock
         self._absorb = absorb
         self._waiting: deque[M] = deque()
-        self._line: Line[M] | None = None
-        """The line; None before the call can be written to, and after its end."""
+        self._writer: Writer[M] | None = None
+        """The call; None before it can be written to, and after its end."""
         self._since = 0.0
         self._is_ended = False
 
@@ -58,7 +58,7 @@ class Outbox(Generic[M]):
     @property
     def writing_since(self) -> float | None:
         """Time at which the message was written that the caller has not taken yet, by the session's clock."""
-        return self._since if self._line is not None and self._line.is_busy else None
+        return self._since if self._writer is not None and self._writer.is_busy else None
 
     def put(self, message: M) -> None:
         """Add a message for the next flush; after `end` it is dropped."""
@@ -72,29 +72,29 @@ class Outbox(Generic[M]):
         """End the outbox; waiting messages are still sent."""
         self._is_ended = self.is_pending = True
 
-    def open(self, line: Line[M]) -> None:
+    def open(self, writer: Writer[M]) -> None:
         """Connect the outbox to a call."""
-        self._line = line
+        self._writer = writer
         self.flush()
 
     def close(self) -> None:
         """Disconnect the outbox: the call cannot be written to any more."""
-        self._line = None
+        self._writer = None
         self._waiting.clear()
 
     def flush(self) -> None:
-        """Write waiting messages until the line is busy."""
+        """Write waiting messages until the call is busy."""
         self.is_pending = False
-        line = self._line
-        if line is None:
+        writer = self._writer
+        if writer is None:
             return
-        while not line.is_busy:
+        while not writer.is_busy:
             if self._waiting:
                 self._since = self._clock()
-                line.write(self._waiting.popleft())
+                writer.write(self._waiting.popleft())
             elif self._is_ended:
-                self._line = None
-                line.finish()
+                self._writer = None
+                writer.finish()
                 return
             else:
                 return

@@ -101,7 +101,7 @@ def _units(view: WorkerView) -> list[tuple[str, str, str]]:
         state = "" if view.has_time else ": not admitted"
         tiles.append((f"{present:.0%}", f"busy with units, {after:.0%} with one more session{state}", ""))
         tiles.append(
-            (f"{least * 1000:,.0f} ms", f"slack of 99 % of units, median {median * 1000:,.0f} ms", "")
+            (f"{least * 1000:,.0f} ms", f"minimum slack of 99 % of units, median {median * 1000:,.0f} ms", "")
         )
     if ticks:
         spent = [tick.ended - tick.started for tick in ticks]

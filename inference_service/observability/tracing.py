@@ -88,7 +88,7 @@ class Tracing:
         return SessionTrace(self, session_id, slot, lease_epoch, peer, identity) if self.is_on else None
 
     def ticked(self, tick: Ticked, units: Iterable[SpanContext]) -> None:
-        """Record a tick with named members; `units` are the sampled ones of these."""
+        """Record a tick with named members; `units` are the span contexts of its sampled units."""
         links = [Link(unit) for unit in units]
         if not links:
             return

@@ -189,8 +189,8 @@ class Runtime:
         """Capture repeated work on a device other than the CPU, before the first session."""
         backend = self.language.backend
         if backend is not None:
-            told = {"way": backend.name, "instead": backend.why}
-            logger.info("attention backend for rows of one token", extra=told)
+            fields = {"backend": backend.name, "reason": backend.why}
+            logger.info("attention backend for rows of one token", extra=fields)
         for decoder in self.decoders:
             decoder.capture()
 

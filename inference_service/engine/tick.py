@@ -72,7 +72,7 @@ class Tick:
     ) -> Ticked | None:
         """Run one tick; its results are in the sessions' events.
 
-        `listen` carries out orders that arrived while units were heard, usually to decide and to close them.
+        `listen` carries out orders that arrived meanwhile, usually to generate and to finalise units.
         `tell` sends the events of sessions whose text is complete, before their speech is computed. The
         result is None if the model did not run.
         """

@@ -142,8 +142,8 @@ class PackedDecoder:
         """Cut segments into forwards of at most `MOST_ROWS` rows, each with the number of segments that end
         in it.
 
-        A segment that continues in the next forward is the last one of its own. The cache then has room for
-        all.
+        A segment that continues in the next forward is the last one of its forward. The cache then has room
+        for all rows.
         """
         pieces, room = list[tuple[list[Segment], int]](), 0
         for it in segments:

@@ -208,7 +208,8 @@ class KVCache:
     def clear(self, slot: int) -> None:
         """Drop all entries of a slot; zero those that are not a published prefix."""
         table, self._tables[slot] = self._tables[slot], _Table()
-        self._release(reversed(table.pages))  # the first page goes last: no later one is found without it
+        # The first page last, so that it is evicted last: later pages are found through it.
+        self._release(reversed(table.pages))
 
     # ------------------------------------------------------------------------------------------ prefixes
 

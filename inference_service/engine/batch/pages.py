@@ -108,8 +108,9 @@ class PagePool:
             self._owners[page] = owner
 
     def release(self, pages: Iterable[int]) -> list[int]:
-        """Release one reference to each page; return those that are free now. The last idle one counts as the
-        newest.
+        """Release one reference to each page; return those that are free now.
+
+        Of pages that become idle, the last one counts as the most recently used.
         """
         freed = []
         for page in pages:

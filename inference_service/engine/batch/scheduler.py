@@ -48,7 +48,8 @@ class Share:
 
     While no unit waits, such work may take `most` rows. While a unit waits, it gets portions of a quarter of
     these rows, and the next portion only when the time of the last one is paid back. So it takes an eighth of
-    the time, whatever a row costs. A limit of rows alone would make units late, because they take many ticks.
+    the time, whatever a row costs. A limit of rows alone would make units late, because a unit takes many
+    ticks.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,4 +1,7 @@
-"""The protocol of a generator, which samples tokens for requests; vLLM is one. Imports no vLLM."""
+"""The protocol of a generator, which samples tokens for requests; `LlmGenerator` implements it with vLLM.
+
+This module imports no vLLM.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass

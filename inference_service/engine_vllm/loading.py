@@ -76,8 +76,8 @@ def require_installed() -> None:
 def read_served(folder: Path) -> ServedFolder:
     """Read a checkpoint without its weights.
 
-    Raises `ConfigurationError` for a folder of a family that speaks or listens, `CheckpointError` for one
-    that cannot be read.
+    Raises `ConfigurationError` for a model that the engine vllm does not serve, `CheckpointError` for a
+    folder that cannot be read.
     """
     family = table.named_family(folder)
     if family is VOXTRAL:

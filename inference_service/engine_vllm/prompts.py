@@ -65,9 +65,7 @@ class VllmPreprocessor(ChatPreprocessor):
         self._expand = expand
 
     def priority(self, content: Content | None) -> Priority:
-        """Return the priority of a turn; turns with media have their own, since vLLM prepares one after
-        another.
-        """
+        """Return the priority of a turn; turns with media have `VIDEOS`: vLLM prepares one at a time."""
         has_media = isinstance(content, TurnInput) and any(_media(content))
         return Priority.VIDEOS if has_media else super().priority(content)
 

@@ -1,4 +1,4 @@
-"""Folders of models for vLLM's realtime interface, and the engine that transcribes with one."""
+"""Folders of models for vLLM's realtime interface, and the engine that transcribes with such a model."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -75,7 +75,7 @@ def read_realtime(folder: Path) -> RealtimeFolder:
     for name in _FILES:
         if not (folder / name).is_file():
             raise CheckpointError(
-                f"{folder} has no {name}. VLLM reads Voxtral Realtime in Mistral's own layout: "
+                f"{folder} has no {name}. vLLM reads Voxtral Realtime in Mistral's own layout: "
                 f"{', '.join(_FILES)}."
             )
     raw, params = read_json(folder, "tekken.json"), read_json(folder, "params.json")

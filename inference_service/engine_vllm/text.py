@@ -1,4 +1,4 @@
-"""Folders of language models, and the engine of one for chats and token streams."""
+"""Folders of language models, and the engine that serves chats and token streams with such a model."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing

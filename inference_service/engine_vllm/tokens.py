@@ -54,8 +54,8 @@ class StreamRun(Run[TokensChunk]):
     said: list[int] = field(default_factory=list)
     carried: bool = False
     """Whether its input begins with a token that was kept from the previous unit."""
-    is_cut: bool = False
-    """Whether the last token of `said` reached the limit: then it is not part of the context."""
+    has_ended: bool = False
+    """Whether the last token of `said` has ended the chunk: then it is not part of the context yet."""
 
 
 class VllmStream(VllmSession[TokensChunk]):
@@ -92,7 +92,7 @@ class VllmStream(VllmSession[TokensChunk]):
     @property
     def context_tokens(self) -> int:
         run = self._run
-        fed = 0 if run is None else len(run.said) - run.is_cut
+        fed = 0 if run is None else len(run.said) - run.has_ended
         return len(self._ids) + fed
 
     def begin(self) -> Event:
@@ -175,7 +175,7 @@ class VllmStream(VllmSession[TokensChunk]):
         run.finish = self._finish_at(token)
         if run.finish is None:
             return None
-        run.is_cut = True
+        run.has_ended = True
         return self._or_full(run.end)
 
     def _finish_at(self, token: int) -> Finish | None:
@@ -197,9 +197,9 @@ class VllmStream(VllmSession[TokensChunk]):
 
     def fold(self) -> int:
         run = self.run
-        said, is_cut = run.said, run.is_cut
-        keeps = is_cut and run.unit.keep_last_token and self.context_tokens < self._rules.limit
-        self._ids += said if keeps or not is_cut else said[:-1]
+        said, has_ended = run.said, run.has_ended
+        keeps = has_ended and run.unit.keep_last_token and self.context_tokens < self._rules.limit
+        self._ids += said if keeps or not has_ended else said[:-1]
         self._kept = self._kept or keeps
         self._run = None
-        return int(is_cut and not keeps)
+        return int(has_ended and not keeps)

@@ -70,7 +70,7 @@ class HearingRules:
 
     @property
     def silence(self) -> Sound:
-        """The sound of the prompt of an utterance that begins in the middle."""
+        """Silence in place of the sound of the prompt, for an utterance that begins after skipped sound."""
         return np.zeros(len(self.prompt) * self.pacing.samples_per_token + _LOOK_AHEAD, np.float32)
 
 

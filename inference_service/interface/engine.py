@@ -1,10 +1,10 @@
 """The interface of an engine, and its events.
 
-Calls may be made from any thread and return at once. Events come back on the thread of the
-`deliver` function that the engine was started with (the serving event loop), in order for each
-session. For one session the caller keeps the order prefill(n), generate(n), finalize(n),
-prefill(n + 1); it may make all of these calls ahead of the events. Unit numbers rise but may
-skip: a unit whose input was refused never reaches the engine.
+Calls may be made from any thread and return at once. Events come back on the thread that the
+engine's `deliver` function passes them to (the serving event loop), in order for each session. For
+one session the caller keeps the order prefill(n), generate(n), finalize(n), prefill(n + 1); it may
+make all of these calls ahead of the events. Unit numbers rise but may skip: a unit whose input was
+refused never reaches the engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -197,7 +197,7 @@ class SessionFailed:
     reason: str
     message: str
     field: str = "system_prompt"
-    """The field of the config that is the reason, if one is."""
+    """The field of the config that caused the failure, if any."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ MODELS_VOICE = VoiceReference()
 
 
 class _Kind:
-    """Settings that all sessions of one kind share."""
+    """Properties that all sessions of one kind share."""
 
     is_duplex: ClassVar[bool] = False
     """Whether units are seconds of a conversation."""

@@ -84,12 +84,12 @@ def section(cost: TickCost, crowds: Sequence[tuple[int, Outcome]], speeds: Seque
             [_cells(count, outcome, cost.most_sessions) for count, outcome in crowds],
         ),
         "",
-        f"A frame is late that is answered more than 80 ms after it came. {cost.most_sessions} conversations "
+        f"A frame is late if its answer comes more than 80 ms after it. {cost.most_sessions} conversations "
         f"fit, of {session / GIB:.2f} GiB each, into {card.share_of_memory:.0%} of the memory.",
         "",
         "**Measured** on the CPU named above, with a tiny model of random weights (two layers of everything, "
-        "four codebooks): processor time of the median tick in which all conversations hear and say a "
-        "frame.",
+        "four codebooks): processor time of the median tick in which all conversations receive and "
+        "generate a frame.",
         "",
         table(
             ("conversations", "tick, ms", "real-time factor of all", "of each"),

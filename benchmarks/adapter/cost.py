@@ -31,11 +31,11 @@ New memory costs more than used memory.
 """
 _WARM_UP_S = 0.5
 _UNIT = text_frame(APPEND)
-_OTHER = "adapter it is held against"
-_FORGETFUL = "adapter without a journal"
+_OTHER = "adapter of the other source tree"
+_WITHOUT_JOURNAL = "adapter without a journal"
 _ORDER = (
     "adapter",
-    _FORGETFUL,
+    _WITHOUT_JOURNAL,
     _OTHER,
     "floor: websockets echo",
     "floor: three gRPC streams",
@@ -51,8 +51,8 @@ class ClosedLoop:
     def __init__(self) -> None:
         self.answers = 0
         self._clients: list[Client] = []
-        self._goes_on = False
-        self._on_the_way = 0
+        self._is_sending = False
+        self._in_flight = 0
         self._quiet = asyncio.Event()
 
     async def connect(self, port: int, has_sessions: bool) -> None:
@@ -70,12 +70,12 @@ class ClosedLoop:
 
     async def run(self, seconds: float) -> None:
         """Keep the server busy, then wait for the units in flight."""
-        self._goes_on = True
+        self._is_sending = True
         for client in self._clients:
             for _ in range(AHEAD):
                 self._send(client)
         await asyncio.sleep(seconds)
-        self._goes_on = False
+        self._is_sending = False
         self._quiet.clear()
         async with asyncio.timeout(10):
             await self._quiet.wait()
@@ -86,17 +86,17 @@ class ClosedLoop:
             client.transport.abort()
 
     def _send(self, client: Client) -> None:
-        self._on_the_way += 1
+        self._in_flight += 1
         client.send(_UNIT)
 
     def _answered(self, client: Client, event: bytes) -> None:
         if ANSWER not in event:
             return
         self.answers += 1
-        self._on_the_way -= 1
-        if self._goes_on:
+        self._in_flight -= 1
+        if self._is_sending:
             self._send(client)
-        elif self._on_the_way <= 0:
+        elif self._in_flight <= 0:
             self._quiet.set()
 
 
@@ -146,7 +146,7 @@ async def _started(stack: ExitStack, against: Path | None) -> list[tuple[str, Wi
     behind = stack.enter_context(running("benchmarks.adapter.relay", "worker"))
     servers = {
         "adapter": adapter(worker.address, *UNBOUNDED),
-        _FORGETFUL: adapter(worker.address, *UNBOUNDED, "--journal-s", "0"),
+        _WITHOUT_JOURNAL: adapter(worker.address, *UNBOUNDED, "--journal-s", "0"),
         "floor: websockets echo": running("benchmarks.adapter.floors", "websocket", cpu=TESTED_CPU),
         "relay that rewrites JSON": running("benchmarks.adapter.relay", str(behind.port), cpu=TESTED_CPU),
     }
@@ -192,7 +192,7 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
         rows,
         (
             Goal("A1 adapter over the sum of its floors", own / floor, 1.3),
-            Goal("journal: increase of the adapter's CPU time", own / cost[_FORGETFUL] - 1.0, 0.03),
+            Goal("journal: increase of the adapter's CPU time", own / cost[_WITHOUT_JOURNAL] - 1.0, 0.03),
             Goal("A2 relay over the adapter", rewriting / own, 1.5, at_most=False),
         ),
     )

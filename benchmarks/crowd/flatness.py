@@ -13,7 +13,7 @@ OLD: Final = 8
 YOUNG: Final = 2
 """The cycles after which a session is young: its context is full for the first time."""
 _AGED: Final = 8
-"""The number of sessions in that comparison."""
+"""The number of sessions in the comparison of young and old sessions."""
 
 
 async def measure(is_short: bool) -> Report:

@@ -161,7 +161,7 @@ class _Simulation:
                     break
                 self._clock.now = max(self._clock.now, self._events.next_at)
                 continue
-            self._turn(sessions)
+            self._iterate(sessions)
         for slot, caller in self._callers.items():
             if not caller.has_begun:
                 self._miss(caller, self._watched_to)
@@ -169,7 +169,7 @@ class _Simulation:
         self._outcome.pages_left = self._runtime.language.cache.pool.used
         return self._outcome
 
-    def _turn(self, sessions: Iterable[Session[Any]]) -> None:
+    def _iterate(self, sessions: Iterable[Session[Any]]) -> None:
         """Run one iteration of the engine's loop and deliver its events."""
         began = self._clock.now
         ticked = self._tick.run(self._sessions.values(), self._follow)

@@ -5,8 +5,8 @@ Then `antiphon worker --dtype bfloat16 --kernels off` serves it on the device, a
 speaking unit and a chat with a picture. The command prints the time of each, and the peak host memory of the
 worker. On the CPU it compares this memory with the prediction of `antiphon check-config`.
 
-The exit code is 1 if an answer is wrong or, on the CPU, memory differs by more than 5 % (10 % at a tenth). It
-is 2 if the folder cannot be written or the worker does not start.
+The exit code is 1 if an answer is wrong or, on the CPU, memory differs by more than 5 % (10 % with `--size
+tenth`). It is 2 if the folder cannot be written or the worker does not start.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     except (WrongAnswer, grpc.RpcError, TimeoutError) as error:
-        print(f"The worker does not answer as it should: {error!r}", file=sys.stderr)
+        print(f"A request to the worker failed: {error!r}", file=sys.stderr)
         return 1
     finally:
         if given.remove:
@@ -90,7 +90,7 @@ def report(name: str, device: str, answers: list[Answer], peak: Peak, predicted:
     compared = ""
     if predicted is not None:
         compared = f"; predicted: {gib(predicted)} ({peak.resident / predicted - 1:+.1%})"
-    lines += ["", f"Most memory of the host: {gib(peak.resident)}{compared}."]
+    lines += ["", f"Peak memory of the host: {gib(peak.resident)}{compared}."]
     lines += [f"At the end: {gib(peak.mapped)} mapped from files, {gib(peak.anonymous)} anonymous."]
     return "\n".join(lines)
 

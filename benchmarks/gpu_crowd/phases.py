@@ -72,7 +72,7 @@ class Phases:
         for kept in (self._calls, self._host_s, self._marks):
             kept.clear()
 
-    def told(self) -> list[Phase]:
+    def means(self) -> list[Phase]:
         """Wait until the device is idle, and return all phases."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

@@ -88,7 +88,7 @@ def run(worker: Worker, sessions: int, kind: SessionKind, *, seconds: float, age
     try:
         crowd.age(aged)
         found = trial(sessions, crowd.converse(seconds))
-        return replace(found, phases=worker.phases.told())
+        return replace(found, phases=worker.phases.means())
     finally:
         crowd.close()
 

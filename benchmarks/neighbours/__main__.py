@@ -70,7 +70,7 @@ def main() -> int:
         state = "met" if figures.is_met(outcome) else "MISSED"
         print(
             f"{name}: p99 x {outcome.times:.2f}, goodput x {outcome.kept:.3f}, {state}; "
-            f"{figures.told(outcome)}",
+            f"{figures.summary(outcome)}",
             file=sys.stderr,
             flush=True,
         )

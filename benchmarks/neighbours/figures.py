@@ -52,11 +52,11 @@ def row(outcome: Outcome) -> tuple[object, ...]:
         outcome.kept,
         _extra(attacked.adapter_s, quiet.adapter_s, attacked.seconds),
         _extra(attacked.worker_s, quiet.worker_s, attacked.seconds),
-        told(outcome),
+        summary(outcome),
     )
 
 
-def told(outcome: Outcome) -> str:
+def summary(outcome: Outcome) -> str:
     """Return the most frequent outcomes for attackers, and problems in capitals."""
     parts = [f"{name} x {count}" for name, count in outcome.tally.most_common(_LISTED)]
     if not outcome.took_place:

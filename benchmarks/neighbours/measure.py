@@ -129,19 +129,19 @@ async def measure(attack: Attack, seconds: float, rounds: int, logs: Path | None
         fronted = ("antiphon_command", "adapter", "--worker", worker.address, "--port", "0", *PROXY, *options)
         adapter = run(*fronted, cpu=ADAPTER_CPU, log=log("adapter"))
         against = ("benchmarks.neighbours.attackers", attack.name, adapter.address)
-        scene = _Scene(worker, adapter, run(*against, cpu=CLIENTS_CPU))
+        processes = _Processes(worker, adapter, run(*against, cpu=CLIENTS_CPU))
         crowd = [Neighbour(said) for said in conversations()]
         try:
             for neighbour in crowd:
                 await neighbour.open(f"ws://{adapter.address}")
-            quiet, attacked, tally = await _converse(scene, crowd, seconds, rounds)
+            quiet, attacked, tally = await _converse(processes, crowd, seconds, rounds)
         finally:
             await asyncio.gather(*(neighbour.close() for neighbour in crowd), return_exceptions=True)
-        return Outcome(attack, quiet, attacked, tally, scene.ended())
+        return Outcome(attack, quiet, attacked, tally, processes.ended())
 
 
 @dataclass(frozen=True)
-class _Scene:
+class _Processes:
     """The processes of one attack."""
 
     worker: Process
@@ -171,15 +171,15 @@ class _Scene:
 
 
 async def _converse(
-    scene: _Scene, crowd: Sequence[Neighbour], seconds: float, rounds: int
+    processes: _Processes, crowd: Sequence[Neighbour], seconds: float, rounds: int
 ) -> tuple[Side, Side, Counter[str]]:
     quiet, attacked, tally = Side(), Side(), Counter[str]()
     windows: list[tuple[Side, float, float]] = []
 
     async def window(side: Side) -> None:
-        begin, (adapter_s, worker_s) = time.monotonic(), scene.cpu_s()
+        begin, (adapter_s, worker_s) = time.monotonic(), processes.cpu_s()
         await asyncio.sleep(seconds)
-        end, (adapter_end_s, worker_end_s) = time.monotonic(), scene.cpu_s()
+        end, (adapter_end_s, worker_end_s) = time.monotonic(), processes.cpu_s()
         side.adapter_s += adapter_end_s - adapter_s
         side.worker_s += worker_end_s - worker_s
         side.seconds += end - begin
@@ -194,9 +194,9 @@ async def _converse(
         await asyncio.sleep(WARM_UP_S)
         for _ in range(rounds):
             await window(quiet)
-            scene.attackers.say("go")
+            processes.attackers.say("go")
             await window(attacked)
-            tally += await scene.stop()
+            tally += await processes.stop()
             await asyncio.sleep(REST_S)
     finally:
         for task in talking:

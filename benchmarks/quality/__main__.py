@@ -27,7 +27,7 @@ from benchmarks.quality import chat, dictation, people
 from benchmarks.quality.chat import ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Written
 from benchmarks.quality.player import Player
-from benchmarks.quality.report import BARS, ChatRow, DictationRow, Measured, Row, tables
+from benchmarks.quality.report import GOALS, ChatRow, DictationRow, Measured, Row, tables
 from benchmarks.quality.scoring import Score, Turn, add
 from benchmarks.quality.script import SEED, Condition, Script, scripts
 from benchmarks.quality.session import channel_to
@@ -191,7 +191,7 @@ async def main() -> int:
     if arguments.json:
         put(arguments.json, rows)
     missed = [text for row in rows for text in row.missed()]
-    print("\n".join(missed) if missed else f"every bar is met ({', '.join(BARS)})")
+    print("\n".join(missed) if missed else f"every goal is met ({', '.join(GOALS)})")
     return 1 if missed else 0
 
 

@@ -28,7 +28,7 @@ from antiphon_training.domains.mini import (
 )
 from antiphon_training.domains.tool import unused_tool
 from antiphon_training.stages.chat import styled
-from benchmarks.quality.film import SIZES
+from benchmarks.quality.camera import SIZES
 from benchmarks.quality.scoring import Score, Turn
 from benchmarks.quality.session import UnitByUnit, UnitFailed, sound
 

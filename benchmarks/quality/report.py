@@ -11,10 +11,10 @@ from benchmarks.quality.scoring import Score, Tally
 from benchmarks.quality.script import Condition
 from benchmarks.report import table
 
-BARS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
+GOALS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
 """The goals: the least share, for false speech the largest."""
 _RIGHT_OF_VISION = 0.8
-CHAT_BARS = {
+CHAT_GOALS = {
     ChatCondition.TEXT: 0.9,
     ChatCondition.PICTURE: 0.8,
     ChatCondition.CLIP: 0.75,
@@ -22,7 +22,7 @@ CHAT_BARS = {
     ChatCondition.SPOKEN_TOOL: 0.75,
 }
 """The least share of right answers."""
-WORD_ERROR_BAR = 0.3
+WORD_ERROR_GOAL = 0.3
 """The largest word error rate in the domain, for unseen voices."""
 _JUDGED = (Condition.PLAIN, Condition.PAUSES, Condition.THIRD_MINUTE, Condition.CAMERA, Condition.VISION)
 
@@ -75,15 +75,17 @@ class Row:
     def missed(self) -> list[str]:
         if self.condition not in _JUDGED:
             return []
-        bars = BARS | ({"right": _RIGHT_OF_VISION} if self.condition is Condition.VISION else {})
+        goals = GOALS | ({"right": _RIGHT_OF_VISION} if self.condition is Condition.VISION else {})
         found = {"right": self.right, "onset": self.onset}
         texts = [
-            f"{name} {value:.3f} is below {bars[name]}" for name, value in found.items() if value < bars[name]
+            f"{name} {value:.3f} is below {goals[name]}"
+            for name, value in found.items()
+            if value < goals[name]
         ]
-        if self.false_speech > BARS["false speech"]:
-            texts.append(f"false speech {self.false_speech:.3f} is above {BARS['false speech']}")
-        if self.understood is not None and self.understood < BARS["understood"]:
-            texts.append(f"understood {self.understood:.3f} is below {BARS['understood']}")
+        if self.false_speech > GOALS["false speech"]:
+            texts.append(f"false speech {self.false_speech:.3f} is above {GOALS['false speech']}")
+        if self.understood is not None and self.understood < GOALS["understood"]:
+            texts.append(f"understood {self.understood:.3f} is below {GOALS['understood']}")
         return [f"MISSED ({self.condition}): {text}" for text in texts]
 
     def figures(self) -> dict[str, Any]:
@@ -111,12 +113,12 @@ class ChatRow:
         return str(self.condition)
 
     def missed(self) -> list[str]:
-        bar, found = CHAT_BARS[self.condition], []
-        if self.score.right < bar:
-            found.append(f"MISSED ({self.name}): right {self.score.right:.3f} is below {bar}")
-        if self.score.understood is not None and self.score.understood < BARS["understood"]:
+        goal, found = CHAT_GOALS[self.condition], []
+        if self.score.right < goal:
+            found.append(f"MISSED ({self.name}): right {self.score.right:.3f} is below {goal}")
+        if self.score.understood is not None and self.score.understood < GOALS["understood"]:
             found.append(
-                f"MISSED ({self.name}): understood {self.score.understood:.3f} is below {BARS['understood']}"
+                f"MISSED ({self.name}): understood {self.score.understood:.3f} is below {GOALS['understood']}"
             )
         return found
 
@@ -144,9 +146,9 @@ class DictationRow:
 
     def missed(self) -> list[str]:
         rate = self.written.total(in_domain=True).rate
-        if self.condition is not DictationCondition.UNSEEN or rate <= WORD_ERROR_BAR:
+        if self.condition is not DictationCondition.UNSEEN or rate <= WORD_ERROR_GOAL:
             return []
-        return [f"MISSED ({self.name}): word error rate {rate:.3f} is above {WORD_ERROR_BAR}"]
+        return [f"MISSED ({self.name}): word error rate {rate:.3f} is above {WORD_ERROR_GOAL}"]
 
     def figures(self) -> dict[str, Any]:
         return {

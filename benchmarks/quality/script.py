@@ -12,7 +12,7 @@ from antiphon_training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_v
 from antiphon_training.domains.domain import Exchange, Split
 from antiphon_training.domains.mini import SPOKEN_INTENTS, Intent, draw
 from benchmarks.quality import people
-from benchmarks.quality.film import Film
+from benchmarks.quality.camera import Camera
 from inference_service.models.pacing import chunks
 
 SEED = 7_102_026
@@ -90,7 +90,7 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
     `THIRD_MINUTE` has two minutes of other questions before them. With a camera, the scene sometimes changes,
     at the latest in the unit in which a reply begins.
     """
-    film = Film(rng) if condition in (Condition.CAMERA, Condition.VISION) else None
+    camera = Camera(rng) if condition in (Condition.CAMERA, Condition.VISION) else None
     sounds: list[tuple[int, NDArray[np.float32]]] = []
     questions: list[Question] = []
     at = rng.uniform(1.5, 5.0)
@@ -102,8 +102,8 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
         end_frame = -(-(begin + len(pcm)) // _HOP)
         onset = max(_FIRST_UNIT, onset_unit(end_frame))
         sounds.append((begin, pcm))
-        if film is not None:
-            exchange = watched(film, rng, exchange, onset)
+        if camera is not None:
+            exchange = watched(camera, rng, exchange, onset)
         questions.append(Question(exchange, begin // SAMPLE_RATE, onset, measured))
         return onset + questions[-1].reply_units + _gap(rng, condition)
 
@@ -121,9 +121,9 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
     loudness = float(np.sqrt(np.mean(np.concatenate([sound for _, sound in sounds]) ** 2)))
     noise = np.random.default_rng(rng.randrange(1 << 30)).standard_normal(length).astype(np.float32)
     pcm = (pcm + noise * loudness * 10 ** (-rng.uniform(25, 45) / 20)).clip(-1, 1)
-    if film is not None:
-        film.roll(len(pcm) // SAMPLE_RATE)
-    return Script(pcm, questions, film.frames if film else [])
+    if camera is not None:
+        camera.roll(len(pcm) // SAMPLE_RATE)
+    return Script(pcm, questions, camera.frames if camera else [])
 
 
 def spoken_question(
@@ -137,15 +137,15 @@ def spoken_question(
     return exchange, voice.say(exchange.question)
 
 
-def watched(film: Film, rng: random.Random, exchange: Exchange, onset: int) -> Exchange:
+def watched(camera: Camera, rng: random.Random, exchange: Exchange, onset: int) -> Exchange:
     """Add pictures up to the end of the reply; a vision question is about the newest one at its onset."""
     if rng.random() < 0.75:
-        film.roll(rng.randint(min(len(film.frames), onset), onset))
-        film.change()
-    film.roll(onset + 1)
+        camera.roll(rng.randint(min(len(camera.frames), onset), onset))
+        camera.change()
+    camera.roll(onset + 1)
     if exchange.intent is Intent.VISION:
-        exchange = replace(exchange, reply=film.seen.reply)
-    film.roll(onset + len(chunks(exchange.reply)))
+        exchange = replace(exchange, reply=camera.seen.reply)
+    camera.roll(onset + len(chunks(exchange.reply)))
     return exchange
 
 

@@ -26,7 +26,7 @@ class SequentialSampler:
     def duplex(self, scores: Tensor, settings: DuplexSettings) -> int:
         """Draw a token of a duplex unit from scores [vocabulary]. Raises `ValueError` for infinite ones."""
         if not bool(torch.isfinite(scores).all()):
-            raise ValueError("These are no numbers.")
+            raise ValueError("The scores are not finite.")
         greedy = settings.greedy
         if int(scores.argmax()) == self.first if greedy else self._draw(scores.softmax(0)) == self.first:
             return self.first
@@ -42,7 +42,7 @@ class SequentialSampler:
     def chat(self, scores: Tensor, sampling: Sampling) -> int:
         """Draw a token of a chat from scores [vocabulary]. Raises `ValueError` if they are invalid."""
         if bool(scores.isnan().any()) or not bool(scores.max().isfinite()):
-            raise ValueError("These are no numbers.")
+            raise ValueError("The scores are not finite.")
         scores = scores.clone()
         penalise(scores, torch.tensor(sorted(set(self.history))), sampling.repetition_penalty)
         penalise(scores, torch.tensor([self.end]), sampling.length_penalty)
@@ -51,7 +51,7 @@ class SequentialSampler:
     def code(self, scores: Tensor, said: Sequence[int], penalty: float, top_k: int) -> int:
         """Draw a speech code from scores [codes + 1]; `said` are the earlier codes."""
         if not bool(torch.isfinite(scores).all()):
-            raise ValueError("These are no numbers.")
+            raise ValueError("The scores are not finite.")
         if said:
             codes, counts = torch.tensor(said).unique(return_counts=True)
             penalise(scores, codes, penalty**counts)

@@ -151,7 +151,9 @@ def main() -> int:
         for dtype in given.dtype or DTYPES:
             more, its_goals, is_same = compare(given.python, Path(folder), dtype, is_short=given.short)
             rows, goals = rows + more, goals + its_goals
-            notes.append(f"{dtype}: one caller is told {'the same tokens' if is_same else 'other tokens'}")
+            notes.append(
+                f"{dtype}: with one caller, the engines give {'equal' if is_same else 'different'} tokens"
+            )
     report = Report(
         "vllm",
         "A random Qwen3 of 512 x 8, one thread: this engine and vLLM's CPU build in one process each",

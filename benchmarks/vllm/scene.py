@@ -1,7 +1,8 @@
 """The scenes and the protocol of both engine processes. It imports only the standard library.
 
-An engine runs as a process, `python -m benchmarks.vllm.ours|theirs FOLDER DTYPE`. It prints `ready`, then
-answers each line of JSON with one: a scene with its figures.
+A scene is a workload: concurrent chats, or token streams in real time. An engine runs as a process,
+`python -m benchmarks.vllm.ours|theirs FOLDER DTYPE`. It prints `ready`, then reads a scene from each line of
+JSON and answers with a line of its figures.
 """
 
 import json

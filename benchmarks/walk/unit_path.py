@@ -61,21 +61,21 @@ def span(unit: Unit) -> Span:
 def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Sequence[Span]) -> list[list[Call]]:
     """Return the calls for each unit, without background work such as clocks and probes.
 
-    A group of `turns` is background work if all its functions are also called in the idle spans.
+    A group of `call_groups` is background work if all its functions are also called in the idle spans.
     """
     at_rest = {(call.module, call.function) for call in calls if any(call in span for span in idle)}
     return [
         [
             call
-            for turn in turns([call for call in calls if call in span(unit)])
-            if any((call.module, call.function) not in at_rest for call in turn)
-            for call in turn
+            for group in call_groups([call for call in calls if call in span(unit)])
+            if any((call.module, call.function) not in at_rest for call in group)
+            for call in group
         ]
         for unit in units
     ]
 
 
-def turns(calls: Sequence[Call]) -> list[list[Call]]:
+def call_groups(calls: Sequence[Call]) -> list[list[Call]]:
     """Group the calls of each thread: a root call begins a group."""
     found: list[list[Call]] = []
     current: dict[str, list[Call]] = {}

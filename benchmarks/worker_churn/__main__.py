@@ -53,7 +53,7 @@ def running(name: str, socket: Path) -> Iterator[int]:
 
 def main() -> None:
     """Measure and print the growth; write it with `--json`."""
-    parser = argparse.ArgumentParser(description="How a worker's memory grows with the sessions it served.")
+    parser = argparse.ArgumentParser(description="Memory growth of a worker with its sessions and units.")
     parser.add_argument(
         "--worker", choices=WORKERS, action="append", help="only this worker; may be repeated"
     )

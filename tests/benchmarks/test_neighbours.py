@@ -110,8 +110,8 @@ def test_goodput_and_percentiles_count_unanswered_units() -> None:
     assert not figures.is_met(outcome)
     assert figures.is_met(replace(outcome, attacked=quiet))
     assert not figures.is_met(replace(outcome, attacked=quiet, ended=("worker",)))
-    assert "THE WORKER ENDED" in figures.told(replace(outcome, ended=("worker",)))
-    assert "NOT WHAT WAS EXPECTED" in figures.told(replace(outcome, tally=Counter()))
+    assert "THE WORKER ENDED" in figures.summary(replace(outcome, ended=("worker",)))
+    assert "NOT WHAT WAS EXPECTED" in figures.summary(replace(outcome, tally=Counter()))
 
 
 def test_service_without_answers_misses_both_goals() -> None:

@@ -13,7 +13,7 @@ from benchmarks.quality import chat
 from benchmarks.quality.__main__ import put
 from benchmarks.quality.chat import Asked, ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Utterance, Written, distance
-from benchmarks.quality.report import CHAT_BARS, ChatRow, DictationRow, tables
+from benchmarks.quality.report import CHAT_GOALS, ChatRow, DictationRow, tables
 from benchmarks.quality.scoring import Score, Turn
 
 
@@ -82,7 +82,7 @@ def test_only_the_exact_answer_is_right_and_a_missed_bar_is_named() -> None:
     assert [turn.text for _, turn in right] == ["okay"]
     assert score.right == 0.5
     row = ChatRow(ChatCondition.TEXT, score)
-    assert row.missed() == [f"MISSED (chat: text): right 0.500 is below {CHAT_BARS[ChatCondition.TEXT]}"]
+    assert row.missed() == [f"MISSED (chat: text): right 0.500 is below {CHAT_GOALS[ChatCondition.TEXT]}"]
 
 
 def test_there_is_a_table_for_each_kind_of_row() -> None:

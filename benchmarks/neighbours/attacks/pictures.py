@@ -56,7 +56,7 @@ def largest() -> str:
 
 
 async def fill_in_the_queue(client: AttackClient) -> None:
-    """Send pictures while waiting for a slot; no slot is free."""
+    """Send pictures of fill bytes while waiting for a slot; no slot is free."""
     async with client.visit("/v1/realtime?mode=video") as visit:
         await visit.until("session.queued")
         for _ in range(_APPENDS):
@@ -64,7 +64,7 @@ async def fill_in_the_queue(client: AttackClient) -> None:
 
 
 async def fill_in_a_session(client: AttackClient) -> None:
-    """Send the same pictures in a session."""
+    """Send pictures of fill bytes in a session."""
     async with client.session("video") as visit:
         for _ in range(_APPENDS):
             await visit.say(filled())
@@ -80,7 +80,7 @@ async def show_the_largest(client: AttackClient) -> None:
 
 
 async def show_in_many_sessions(client: AttackClient) -> None:
-    """Send the same pictures in four sessions at the same time."""
+    """Send the largest pictures in four sessions at the same time."""
     async with AsyncExitStack() as stack:
         visits = [
             await stack.enter_async_context(client.session("video", {"max_slice_nums": 9})) for _ in range(4)

@@ -22,7 +22,7 @@ def album() -> str:
 
 
 async def fill_the_disk(client: AttackClient) -> None:
-    """Send such appends in a session."""
+    """Send appends of a second of audio and `PICTURES` pictures in a session."""
     async with client.session("audio") as visit:
         for _ in range(20):
             await visit.say(album())

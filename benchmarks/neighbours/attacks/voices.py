@@ -47,7 +47,7 @@ def longest() -> str:
 
 
 async def bring_empty_chunks(client: AttackClient) -> None:
-    """Send this voice for a session, and repeat it after each rejection."""
+    """Send a voice of empty chunks for a session, and repeat it after each rejection."""
     async with client.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         while True:

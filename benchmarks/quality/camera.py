@@ -17,7 +17,7 @@ _NO_CAMERA = 0.1
 _NOTHING_SHOWN = 0.08
 
 
-class Film:
+class Camera:
     """A camera with one picture per unit, with up to three, or with pictures in half of the units.
 
     One camera in ten is off. Half of the cameras are static: they repeat one picture of each scene.

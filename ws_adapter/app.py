@@ -124,7 +124,7 @@ async def serve(
     adapter = Adapter(options, LoopClock(), telemetry, reread)
     gc.set_threshold(*GC_THRESHOLDS)
     gc.collect()
-    gc.freeze()  # full collections skip modules and settings, which took 20 ms of each
+    gc.freeze()  # so that full collections skip modules and settings, which take 20 ms
     handlers = {signal.SIGTERM: adapter.interrupt, signal.SIGINT: adapter.interrupt}
     if options.is_reloadable or reread is not None:
         handlers[signal.SIGHUP] = adapter.reload
@@ -352,9 +352,17 @@ def _assemble(
         accounts,
         shared_journals,
     )
-    detects = services.detector.name
-    told = options.processes_file
-    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
+    snapshot = Snapshot(
+        telemetry.meter,
+        dispatcher,
+        registry,
+        load,
+        metrics,
+        clock,
+        services.detector.name,
+        peers,
+        options.processes_file,
+    )
     resumables = ResumableSessions(access.resume_tokens, metrics, options.resume_window_s)
     handshake = Handshake(options, access, telemetry, metrics, snapshot, resumables)
     library = None
@@ -507,11 +515,11 @@ def _peers(
         return NoPeers()
     from ws_adapter.peers.shared import RedisPeers
 
-    told = Peer(secrets.token_hex(6), version("antiphon"), socket.gethostname(), os.getpid(), since)
+    identity = Peer(secrets.token_hex(6), version("antiphon"), socket.gethostname(), os.getpid(), since)
 
     def about() -> Peer:
         return replace(
-            told,
+            identity,
             sessions=sum(metrics.active.values()),
             cpu_cores=round(load.cpu, 3),
             is_ready=is_ready(),
@@ -520,7 +528,7 @@ def _peers(
         )
 
     client = _redis(options.dispatcher, options, tls)
-    return RedisPeers(client, told.adapter_id, about, metrics.counted_alone)
+    return RedisPeers(client, identity.adapter_id, about, metrics.counted_alone)
 
 
 def _peer_tls(options: AdapterOptions) -> PeerTls | None:

@@ -327,7 +327,8 @@ class AdapterOptions:
     journal: _Journal = "memory"
     """Store of the journals. `memory` allows failover of a worker. `redis` also writes them to the Redis of
     the dispatcher, so that the sessions of a dead adapter continue at another one; all adapters then need the
-    same key of client secrets. Clients resume at an adapter that is alive only with `peer_listen`."""
+    same key of client secrets. Without `peer_listen`, a client whose adapter is alive can resume its session
+    only there."""
 
     journal_mib: float = 256.0
     """The size of all journals together; beyond it each session keeps an equal share. 0 keeps none."""

@@ -33,7 +33,7 @@ LONGEST_SECRET: Final = 6144
 
 _VERSION: Final = 2
 _HEAD: Final = struct.Struct("!BI16s")
-_NOBODY: Final = bytes(16)
+_NO_HOLDER: Final = bytes(16)
 
 
 class TooLong(Exception):
@@ -83,7 +83,7 @@ class ClientSecrets:
         `key_hash` is that of the key of the request, None if no key is needed; `rights` are those that the
         secret is bound to.
         """
-        holder = bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY
+        holder = bytes.fromhex(key_hash)[: len(_NO_HOLDER)] if key_hash is not None else _NO_HOLDER
         body = msgspec.json.encode(
             _SecretBody(msgspec.Raw(session), rights.modes, rights.models, rights.origins)
         )
@@ -94,7 +94,10 @@ class ClientSecrets:
         return value
 
     def read(self, value: str, *, may_have_expired: bool = False) -> Grant | None:
-        """Return the grant of a secret; None if no key signed it, or if it has expired and must not have."""
+        """Return the grant of a secret; None if no key signed it, or if it has expired.
+
+        With `may_have_expired` an expired secret is valid too.
+        """
         data = verified(PREFIX, self._keys, value, LONGEST_SECRET)
         if data is None:
             return None

@@ -52,7 +52,7 @@ class KeyLimits:
     connections: int | None = None
     """Most connections at once."""
     opens_per_min: int | None = None
-    """Most attempts to open one within a minute."""
+    """Most attempts to open a connection within a minute."""
     direct_slots: int | None = None
     """Most queue places and leases of direct gRPC callers at once."""
     seconds_per_day: int | None = None

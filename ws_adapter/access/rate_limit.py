@@ -92,10 +92,10 @@ class Bounds(NamedTuple):
 class RateLimits:
     """The rate limits of one kind of clients: keys or addresses."""
 
-    def __init__(self, clock: Clock, sort: str) -> None:
-        """`sort` is the kind of client as messages name it: `key` or `address`."""
+    def __init__(self, clock: Clock, client_type: str) -> None:
+        """`client_type` is the type of client as messages name it: `key` or `address`."""
         self._clock = clock
-        self._sort = sort
+        self._client_type = client_type
         self._buckets: OrderedDict[tuple[str, int], Bucket] = OrderedDict()
         self._open: Counter[str] = Counter()
 
@@ -110,15 +110,15 @@ class RateLimits:
 
     def demand(self, client: str, bounds: Bounds) -> AdmissionRequest:
         """Return the admission request for a new connection, as adapters send it to each other."""
-        return AdmissionRequest(f"{self._sort}:{client}", bounds.connections, bounds.opens_per_min)
+        return AdmissionRequest(f"{self._client_type}:{client}", bounds.connections, bounds.opens_per_min)
 
     def exceeded(self, bounds: Bounds, wait_s: float | None) -> TooMany:
         """Return the error for a client that may retry after `wait_s`; None means that it has too many
         connections."""
         if wait_s is None:
-            message = f"the most connections of one {self._sort} at once is {bounds.connections}"
+            message = f"the most connections of one {self._client_type} at once is {bounds.connections}"
             return TooMany(f"{message}; close one first", BUSY_RETRY_S)
-        message = f"the most attempts of one {self._sort} within a minute is {bounds.opens_per_min}"
+        message = f"the most attempts of one {self._client_type} within a minute is {bounds.opens_per_min}"
         return TooMany(f"{message}; try again later", math.ceil(wait_s))
 
     def _leave(self, client: str) -> None:

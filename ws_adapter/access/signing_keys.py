@@ -17,7 +17,7 @@ MOST_KEYS: Final = 8
 """The most keys: verifying a secret tries all of them."""
 
 SOURCE: Final = "ANTIPHON_CLIENT_SECRET_KEY"
-"""The variable that may hold them."""
+"""The environment variable that may hold the keys."""
 
 _HOW: Final = "Make one with: openssl rand -hex 32"
 

@@ -48,7 +48,7 @@ KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
 
 _BEARER: Final = "bearer "
 _BASIC: Final = "basic "
-_WHERE: Final = "send it as Authorization: Bearer KEY or as the subprotocol openai-insecure-api-key.KEY"
+_HOW_TO_SEND: Final = "send it as Authorization: Bearer KEY or as the subprotocol openai-insecure-api-key.KEY"
 
 FORWARDING: Final = (
     "X-Forwarded-For",
@@ -62,10 +62,10 @@ FORWARDING: Final = (
 
 _NO_SECRET: Final = "the client secret is not known here, or has expired; ask your server for another"
 
-_NAME_IT: Final = "its operator can allow it with --allowed-origins"
+_HOW_TO_ALLOW: Final = "its operator can allow it with --allowed-origins"
 
 
-_EITHER: Final = frozenset({Mode.CHAT, Mode.TRANSCRIPTION})
+_SECRET_MODES: Final = frozenset({Mode.CHAT, Mode.TRANSCRIPTION})
 
 
 class _Typed(msgspec.Struct):
@@ -332,7 +332,7 @@ class Access:
             return
         origins = [origin.lower() for origin in request.headers.get_all("Origin")]
         if not all(self._may_use(origin, caller) or _is_own(origin, request) for origin in origins):
-            message = f"pages of this origin may not use this server; {_NAME_IT}"
+            message = f"pages of this origin may not use this server; {_HOW_TO_ALLOW}"
             raise Denied(Rejection.ORIGIN, responses.forbidden(message))
         if caller.is_local:
             self._check_host(request)
@@ -349,7 +349,7 @@ class Access:
         for host in request.headers.get_all("Host"):
             name = _host(f"//{host.lower()}")
             if "." in name and name not in named and not _is_address(name) and not _is_local(name):
-                message = f"this machine is not known by the name in Host; use localhost, or {_NAME_IT}"
+                message = f"this machine is not known by the name in Host; use localhost, or {_HOW_TO_ALLOW}"
                 raise Denied(Rejection.ORIGIN, responses.forbidden(message))
 
     def identify(self, request: Request, *, admin: bool = False, by_password: bool = False) -> Key | None:
@@ -363,7 +363,7 @@ class Access:
         password = _password(request) if by_password else None
         secret = self._secret(request) if password is None else password
         if not secret:
-            message = f"a key is needed: {_WHERE}"
+            message = f"a key is needed: {_HOW_TO_SEND}"
             raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
         if self._keys.are_unknown:
             # Without the list of keys no key can be judged, so the rejection is temporary.
@@ -393,7 +393,7 @@ class Access:
             return frozenset()
         grant = self.client_secrets.read(secret, may_have_expired=resumes)
         if grant is None:
-            return _EITHER
+            return _SECRET_MODES
         is_transcription = _typed.decode(grant.session).type == Mode.TRANSCRIPTION
         return frozenset({Mode.TRANSCRIPTION if is_transcription else Mode.CHAT})
 

@@ -17,7 +17,7 @@ from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW
 from ws_adapter.protocol.wire.codec import Samples
 
 GATHER_S: Final = 0.02
-"""The seconds that sound waits for a batch with that of other sessions, which costs less CPU."""
+"""The seconds that sound waits, so that one batch has the sound of many sessions, which saves CPU."""
 
 MOST_AT_ONCE: Final = 96
 """The target size of a batch in windows; the data of a larger one does not fit into the CPU cache

@@ -46,7 +46,7 @@ class Memory:
 class Silero:
     """The Silero scorer. Raises `ValueError` for a file of another kind, `OSError` for a missing one.
 
-    A window whose result is not finite gets a score without speech, and resets the state of its session.
+    A window whose result is not finite gets a score of 0, and resets the state of its session.
     """
 
     name: Final = "silero"
@@ -88,7 +88,7 @@ class Silero:
             inputs = self._encode(framed[0] if len(framed) == 1 else np.concatenate(framed))
             for memory, given in zip(memories, windows, strict=True):
                 memory.context = given[-1, -_CONTEXT:].copy()
-            return self._recall(memories, inputs, [given.shape[0] for given in windows])
+            return self._run_lstm(memories, inputs, [given.shape[0] for given in windows])
 
     def _encode(self, sound: Samples) -> Samples:
         """Encode windows with their context, [windows, samples], into the gate inputs of the LSTM cell,
@@ -113,32 +113,32 @@ class Silero:
         gates: Samples = narrow @ self._from_input + self._gates_bias
         return gates
 
-    def _recall(self, memories: Sequence[Memory], inputs: Samples, counts: list[int]) -> list[Samples]:
+    def _run_lstm(self, memories: Sequence[Memory], inputs: Samples, counts: list[int]) -> list[Samples]:
         """Return the scores of each session's windows. Each LSTM step takes one window of every session."""
         starts = np.concatenate([[0], np.cumsum(counts)])
         order = sorted(range(len(memories)), key=lambda number: -counts[number])
         hidden = np.stack([memories[number].hidden for number in order])
         cell = np.stack([memories[number].cell for number in order])
-        said = np.empty((inputs.shape[0], _STATE), np.float32)
-        alive = len(order)
+        outputs = np.empty((inputs.shape[0], _STATE), np.float32)
+        active = len(order)
         for step in range(max(counts)):
-            while counts[order[alive - 1]] <= step:
-                alive -= 1
-            rows = starts[order[:alive]] + step
-            gates = hidden[:alive] @ self._from_hidden
+            while counts[order[active - 1]] <= step:
+                active -= 1
+            rows = starts[order[:active]] + step
+            gates = hidden[:active] @ self._from_hidden
             gates += inputs[rows]
             opened = _sigmoid(gates)
-            cell[:alive] *= opened[:, _STATE : 2 * _STATE]
-            cell[:alive] += opened[:, :_STATE] * np.tanh(gates[:, 2 * _STATE : 3 * _STATE])
-            hidden[:alive] = opened[:, 3 * _STATE :] * np.tanh(cell[:alive])
-            said[rows] = hidden[:alive]
+            cell[:active] *= opened[:, _STATE : 2 * _STATE]
+            cell[:active] += opened[:, :_STATE] * np.tanh(gates[:, 2 * _STATE : 3 * _STATE])
+            hidden[:active] = opened[:, 3 * _STATE :] * np.tanh(cell[:active])
+            outputs[rows] = hidden[:active]
         is_sane: NDArray[np.bool_] = np.asarray(np.isfinite(cell).all(axis=1))
         for place, number in enumerate(order):
             if is_sane[place]:
                 memories[number].hidden, memories[number].cell = hidden[place].copy(), cell[place].copy()
             else:
                 memories[number].forget()
-        scores = np.nan_to_num(_sigmoid(np.maximum(said, 0) @ self._last + self._last_bias))
+        scores = np.nan_to_num(_sigmoid(np.maximum(outputs, 0) @ self._last + self._last_bias))
         return [scores[at : at + count] for at, count in zip(starts, counts, strict=False)]
 
 

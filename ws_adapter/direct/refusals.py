@@ -46,7 +46,7 @@ _RETRIED: Final = frozenset(
 )
 """Reasons after which a retry may succeed soon."""
 
-_OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
+_QUEUE_REASONS: Final[dict[type[DispatchError], AcquireReason]] = {
     QueueFull: AcquireReason.QUEUE_FULL,
     SlotLimit: AcquireReason.SLOT_LIMIT,
     QuotaSpent: AcquireReason.QUOTA_EXCEEDED,
@@ -69,12 +69,12 @@ class Refused(Exception):
 
     @classmethod
     def by_queue(cls, error: DispatchError) -> "Refused":
-        """Return the status for an error of the dispatcher."""
-        return cls(_OF_THE_QUEUE.get(type(error), AcquireReason.NO_WORKER), str(error))
+        """Convert an error of the dispatcher."""
+        return cls(_QUEUE_REASONS.get(type(error), AcquireReason.NO_WORKER), str(error))
 
     @classmethod
     def by_access(cls, denied: Denied) -> "Refused":
-        """Return the status for a rejection by access control, which a WebSocket gets as an HTTP response."""
+        """Convert a rejection by access control, which a WebSocket gets as an HTTP response."""
         message = msgspec.json.decode(denied.response.body or b"{}")["detail"]
         if denied.reason is Rejection.QUOTA:
             wait_s = float(denied.response.headers["Retry-After"])

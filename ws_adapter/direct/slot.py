@@ -72,8 +72,8 @@ class Revoked:
 class DirectRequest:
     """A direct caller's request for a slot.
 
-    With a `max_wait_s` of 0 the wait is unlimited; `label` is its name in the queue. The adapter sets
-    `terms`, those of the session, and `share`, the slot limit of the caller.
+    With a `max_wait_s` of 0 the wait is unlimited. `label` names the ticket in views of the queue. The
+    adapter sets `terms`, those of the session, and `share`, the slot limit of the caller.
     """
 
     kind: Kind
@@ -149,7 +149,7 @@ class DirectSlot:
             self._refused = self._refused or refused
             self.task.cancel()
 
-    # ------------------------------------------------------------------------------------ holding it
+    # --------------------------------------------------------------------------------- holding the lease
 
     async def _hold(self) -> None:
         outcome = QueueOutcome.GAVE_UP

@@ -63,9 +63,9 @@ class Priority(IntEnum):
 HEAD_START: Final = 16
 """The number of arrivals by which a class is ahead of the class below it.
 
-A ticket gets the place that it would have in the class below if it had arrived so many tickets earlier. At
-most so many later tickets of the next class overtake a ticket, and twice as many of the highest class a low
-one. No class starves another."""
+A ticket is queued as if it had arrived so many tickets earlier for each class above the lowest. So at most 16
+later tickets of the class above overtake a ticket, and at most 32 of the highest class overtake one of the
+lowest. No class starves another."""
 
 
 class Share(NamedTuple):
@@ -226,7 +226,7 @@ class Dispatcher(Protocol):
         """Return whether a suitable slot is known to be free, with no ticket waiting for it."""
 
     def has_room(self, pool: str, beside: str) -> bool:
-        """Return whether another worker of this pool than that at `beside` is known to have a spare slot."""
+        """Return whether a worker of this pool, other than the one at `beside`, has a known spare slot."""
 
     def start(self) -> None:
         """Begin to give slots; called once, on the running event loop."""

@@ -46,7 +46,8 @@ class Lengths:
         return self._samples[kind] >= SAMPLES_NEEDED
 
     def expected(self, kind: Kind, running: Sequence[float]) -> float:
-        """Return the expected seconds of a session; `running` are the ages in seconds of its kind's."""
+        """Return the expected seconds of a session; `running` are the ages in seconds of the
+        running sessions of its kind."""
         if kind in self._means:
             return self._means[kind]
         return _bounded(kind, 2 * fmean(running)) if running else BASE_S[kind]

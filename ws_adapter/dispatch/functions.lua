@@ -390,13 +390,13 @@ local function learn(p, kind, length)
   call('HSET', p .. 'mean:' .. kind, 'mean', whole(after), 'samples', tonumber(mean[2] or 0) + 1)
 end
 
--- slot_free(worker, slot, epoch): the slot is clean. 0 if its lease is another one.
+-- slot_free(worker, slot, epoch): the slot is clean. 0 if the slot has another lease.
 local function slot_free(keys, args)
   local p, worker, slot = keys[1], args[1], args[2]
   local time = begin(p)
   local lease = lease_of(p, worker, slot)
-  local is_its = lease ~= nil and lease.epoch == tonumber(args[3])
-  if is_its then
+  local is_current = lease ~= nil and lease.epoch == tonumber(args[3])
+  if is_current then
     release(p, time, worker, slot, lease)
     if lease.state ~= 'revoked' and lease.kind ~= '-' then
       learn(p, lease.kind, time - lease.since)
@@ -404,7 +404,7 @@ local function slot_free(keys, args)
     offer(p, worker)
   end
   match(p, time)
-  return is_its and 1 or 0
+  return is_current and 1 or 0
 end
 
 -- worker_leave(worker)
@@ -450,7 +450,7 @@ end
 -- Variants with more arguments have names of their own, so that a library without them is replaced:
 --   enqueue_for       holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one;
 --                     an empty holder is none
---   enqueue_as        also by how many arrivals a new ticket is ahead of its own, below 0 behind it
+--   enqueue_as        also the head start of a new ticket in arrivals; a negative one puts it back
 --   enqueue_weighted  also the weights of the revisions, and the revision that the session had, or none
 local function enqueue(keys, args)
   local p, ticket = keys[1], args[1]

@@ -81,8 +81,8 @@ class InProcessDispatcher:
         self._served = Served()
         self._sign = Signer(worker_key, registry)
         self._epoch = round(clock.unix() * 1000)  # above the epochs of an earlier dispatcher
-        self._deserted: Timer | None = None
-        self._is_deserted = False
+        self._no_worker_timer: Timer | None = None
+        self._has_no_worker = False
         registry.changed = self._registry_changed
         self._registry_changed()
 
@@ -179,15 +179,15 @@ class InProcessDispatcher:
         """Do nothing: the dispatcher gives slots from its creation on."""
 
     async def close(self) -> None:
-        if self._deserted is not None:
-            self._deserted.cancel()
+        if self._no_worker_timer is not None:
+            self._no_worker_timer.cancel()
 
     # ------------------------------------------------------------------------------------- the queues
 
     def _enter(self, ticket: _Ticket) -> None:
-        if self._is_deserted:
+        if self._has_no_worker:
             raise DispatcherUnavailable("no worker is ready")
-        line = self._stand(ticket)
+        line = self._join_queue(ticket)
         if (limit := self._exceeded(ticket)) is not None:
             self._remove(ticket)
             raise limit
@@ -197,14 +197,14 @@ class InProcessDispatcher:
             self._remove(ticket)
             raise QueueFull(f"{self.rules.capacity} sessions wait already")
 
-    def _stand(self, ticket: _Ticket) -> Line[_Ticket]:
+    def _join_queue(self, ticket: _Ticket) -> Line[_Ticket]:
         """Put a ticket in the queue of a pool that can serve it, else in that of unserved tickets."""
         name = choose(self._offers(ticket.request)) or _UNSERVED
         line = self._lines.setdefault(name, Line(name, self.clock))
         line.add(ticket)
         ticket.line = line
         if name == _UNSERVED and ticket.unserved is None:
-            ticket.unserved = self._at(self.rules.no_worker_grace_s, lambda: self._desert(ticket))
+            ticket.unserved = self._at(self.rules.no_worker_grace_s, lambda: self._fail_unserved(ticket))
         elif name != _UNSERVED:
             _stop(ticket)
         return line
@@ -261,7 +261,7 @@ class InProcessDispatcher:
         if ticket.lease is None:
             self._dismiss(ticket, WaitExpired("the longest wait is over"))
 
-    def _desert(self, ticket: _Ticket) -> None:
+    def _fail_unserved(self, ticket: _Ticket) -> None:
         self._dismiss(ticket, DispatcherUnavailable("no worker that could serve it is ready"))
 
     def _dismiss(self, ticket: _Ticket, error: DispatchError) -> None:
@@ -346,12 +346,12 @@ class InProcessDispatcher:
         for worker_id in [each for each, held in self._held.items() if not held and each not in ids]:
             del self._held[worker_id]
         if ready:
-            self._is_deserted = False
-            if self._deserted is not None:
-                self._deserted.cancel()
-                self._deserted = None
-        elif self._deserted is None:
-            self._deserted = self._at(self.rules.no_worker_grace_s, self._give_up)
+            self._has_no_worker = False
+            if self._no_worker_timer is not None:
+                self._no_worker_timer.cancel()
+                self._no_worker_timer = None
+        elif self._no_worker_timer is None:
+            self._no_worker_timer = self._at(self.rules.no_worker_grace_s, self._fail_all)
         pools = self._pools()
         for line in [line for name, line in self._lines.items() if name not in pools]:
             self._move(line)
@@ -363,12 +363,12 @@ class InProcessDispatcher:
         queue."""
         for ticket in list(line.waiting):
             line.remove(ticket)
-            self._stand(ticket)
+            self._join_queue(ticket)
             if (limit := self._exceeded(ticket)) is not None:
                 self._dismiss(ticket, limit)
 
-    def _give_up(self) -> None:
-        self._is_deserted = True
+    def _fail_all(self) -> None:
+        self._has_no_worker = True
         for ticket in list(self._waiting()):
             self._dismiss(ticket, DispatcherUnavailable("no worker is ready"))
 

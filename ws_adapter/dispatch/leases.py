@@ -50,8 +50,8 @@ class Signer:
     def pseudonym(self, caller: str) -> str:
         """Return a pseudonym of a caller, the same at every adapter with this key.
 
-        The key prevents that an address is found by hashing all of them. An adapter without a key serves
-        only workers of its own machine.
+        Without the key an attacker could find an address by hashing all addresses. An adapter without a key
+        serves only workers of its own machine.
         """
         text = f"antiphon tenant\n{caller}".encode()
         return hmac.digest(self._key or b"", text, hashlib.sha256).hex()[:_NAME_DIGITS]

@@ -94,7 +94,7 @@ class RedisDispatcher:
         """Tickets that are in no pool yet, in order."""
         self._returns: list[tuple[float, Call]] = []
         """Pending calls that give a place or a lease back, with the times of their expiry."""
-        self._named_at: dict[str, float] = {}
+        self._listed_at: dict[str, float] = {}
         """Addresses of workers, with the time when Redis listed each last."""
         self._woken: set[str] = set()
         self._wake = asyncio.Event()
@@ -102,7 +102,7 @@ class RedisDispatcher:
         self._task: asyncio.Task[None] | None = None
         self._away_at: float | None = None
         """The time since when Redis cannot be reached."""
-        self._deserted_at: float | None = clock.now()
+        self._no_worker_since: float | None = clock.now()
         """The time since when there is no worker at all."""
         registry.changed = self.workers_changed
 
@@ -146,14 +146,14 @@ class RedisDispatcher:
         priority: Priority = Priority.NORMAL,
         revision: str = "",
     ) -> AsyncIterator[SharedTicket]:
-        if self._is_deserted():
+        if self._has_no_worker():
             raise DispatcherUnavailable("no worker is ready")
         request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority, revision)
         ticket = SharedTicket(request, self.clock, self.rules.update_s, self._place)
         self._outside.append(ticket)
         self._wake.set()
         now = self.clock.now()
-        patience = self.clock.call_at(now + self.rules.arrival_wait_s, lambda: self._time_out(ticket))
+        arrival_timer = self.clock.call_at(now + self.rules.arrival_wait_s, lambda: self._time_out(ticket))
         expiry = self.clock.call_at(now + max_wait, lambda: self._expire(ticket)) if max_wait else None
         try:
             await ticket.arrived()
@@ -163,7 +163,7 @@ class RedisDispatcher:
                 logger.warning("worker %s has seen a higher epoch than this lease's", ticket.lease.target)
             raise
         finally:
-            patience.cancel()
+            arrival_timer.cancel()
             if expiry is not None:
                 expiry.cancel()
             self._leave(ticket)
@@ -265,8 +265,8 @@ class RedisDispatcher:
         if is_beat:
             await call_all(self._client, [Call("pools", DIRECTORY, (), self._update_pools)])
             await call_all(self._client, [self._stats_of(pool) for pool in self._pools.values()])
-            self._name_workers({target for pool in self._pools.values() for target in pool.targets})
-            self._look_after()
+            self._update_workers({target for pool in self._pools.values() for target in pool.targets})
+            self._move_unserved()
         returns, self._returns = self._returns, []
         woken, self._woken = self._woken, set()
         weighings = [] if self._is_weighed else list(self._weigh())
@@ -281,14 +281,14 @@ class RedisDispatcher:
             self._is_weighed = self._is_weighed and not weighings
             raise
 
-    def _name_workers(self, targets: Iterable[str]) -> None:
+    def _update_workers(self, targets: Iterable[str]) -> None:
         """Update the registry's workers; each is kept for a while, since an emptied database lists none."""
         now = self.clock.now()
-        named = set(self._named_at)
-        self._named_at |= dict.fromkeys(targets, now)
-        self._named_at = {target: at for target, at in self._named_at.items() if now - at < WORKER_LIFE_S}
-        if self._named_at.keys() != named:
-            self._registry.set_targets(sorted(self._named_at))
+        named = set(self._listed_at)
+        self._listed_at |= dict.fromkeys(targets, now)
+        self._listed_at = {target: at for target, at in self._listed_at.items() if now - at < WORKER_LIFE_S}
+        if self._listed_at.keys() != named:
+            self._registry.set_targets(sorted(self._listed_at))
 
     def _lost(self, error: Exception) -> None:
         now = self.clock.now()
@@ -443,7 +443,7 @@ class RedisDispatcher:
         pool.tickets.pop(ticket.id, None)
         pool.began(ticket.request.kind)
         ticket.pool = pool
-        self._name_workers({target})
+        self._update_workers({target})
         token = self._sign(target, worker, slot, epoch, ticket.request.terms)
         ticket.grant(Lease(target, token, worker, slot, epoch, pool.name))
 
@@ -488,27 +488,29 @@ class RedisDispatcher:
         if not ticket.is_settled:
             self._dismiss(ticket, WaitExpired("the longest wait is over"))
 
-    def _is_deserted(self) -> bool:
-        since = self._deserted_at
+    def _has_no_worker(self) -> bool:
+        since = self._no_worker_since
         return since is not None and self.clock.now() - since >= self.rules.no_worker_grace_s
 
-    def _look_after(self) -> None:
+    def _move_unserved(self) -> None:
         """Move tickets whose pool has no worker to another pool, or refuse them after the grace time."""
         now, grace_s = self.clock.now(), self.rules.no_worker_grace_s
         has_worker = any(pool.open_workers for pool in self._pools.values())
-        self._deserted_at = None if has_worker else (now if self._deserted_at is None else self._deserted_at)
+        self._no_worker_since = (
+            None if has_worker else (now if self._no_worker_since is None else self._no_worker_since)
+        )
         for pool in self._pools.values():
-            pool.deserted_at = None if pool.open_workers else (pool.deserted_at or now)
-            if pool.deserted_at is None:
+            pool.no_worker_since = None if pool.open_workers else (pool.no_worker_since or now)
+            if pool.no_worker_since is None:
                 continue
             for ticket in list(pool.tickets.values()):
-                if now - pool.deserted_at >= grace_s:
+                if now - pool.no_worker_since >= grace_s:
                     self._dismiss(ticket, DispatcherUnavailable("no worker that could serve it is ready"))
                 elif any(self._offers(ticket.request)):
                     self._move(pool, ticket)
         for ticket in list(self._outside):
             since = ticket.unserved_at
-            if since is not None and (now - since >= grace_s or self._is_deserted()):
+            if since is not None and (now - since >= grace_s or self._has_no_worker()):
                 self._dismiss(ticket, DispatcherUnavailable("no worker that could serve it is ready"))
 
     def _move(self, pool: SharedPool, ticket: SharedTicket) -> None:

@@ -71,11 +71,11 @@ class SharedPool:
         self.stats = Stats()
         self.unreported = 0
         """Tickets that entered since the last statistics."""
-        self.deserted_at: float | None = None
+        self.no_worker_since: float | None = None
         """The time since when the pool has no worker."""
         self.inputs = EstimateInputs(0, (), Lengths(), limits_s)
         self.limits_s = limits_s
-        """The longest session of each kind, 0 or no entry for no limit."""
+        """The session limit of each kind in seconds, 0 or no entry for no limit."""
         self.weights: Weights = ALIKE
         self._waits: list[Wait] | None = None
 

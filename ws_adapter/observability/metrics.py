@@ -62,7 +62,7 @@ _REASONS: Final = frozenset(
 _CODES: Final = frozenset({*ErrorCode, *events.Code})
 
 RECENT_S: Final = 300.0
-"""The period that `recent` covers, in seconds."""
+"""The period that `Recent` covers, in seconds."""
 
 
 def known_reason(reason: str) -> str:
@@ -76,7 +76,7 @@ class Recent:
 
     _seen: deque[tuple[float, int, int]] = field(default_factory=deque)
 
-    def look(self, now: float, units: int, misses: int) -> tuple[int, int]:
+    def record(self, now: float, units: int, misses: int) -> tuple[int, int]:
         """Record the current totals; return the increase of each within `RECENT_S`."""
         self._seen.append((now, units, misses))
         while len(self._seen) > 1 and self._seen[1][0] <= now - RECENT_S:

@@ -215,7 +215,7 @@ class BackgroundTelemetry:
     def __init__(self, session: SessionTelemetry) -> None:
         self.metrics = session.metrics
         self.clock = session.clock
-        self.trace = session.trace.aside()
+        self.trace = session.trace.background()
         fields = session.fields
         self.fields = SessionFields(fields.session_id, trace_id=fields.trace_id, span_id=fields.span_id)
         self.units = UnitTelemetry(
@@ -278,7 +278,7 @@ class SlotTelemetry:
             outcome_of_lease = LeaseOutcome.LOST
         self._metrics.lease_outcomes[outcome_of_lease, self._revision or STABLE] += 1
 
-    # ------------------------------------------------------------------------------- until it begins
+    # ------------------------------------------------------------------- until the session begins
 
     def moved(self, place: Place) -> None:
         """Record the session's place in the queue."""
@@ -326,7 +326,7 @@ class SlotTelemetry:
         self._has_kept = False
         self._trace.began()
 
-    # ---------------------------------------------------------------------------------------- its end
+    # ------------------------------------------------------------------------- the end of the slot
 
     def lost(self, reason: Reason, *, keeps_units: bool = False) -> None:
         """Record that the worker ended the session; with `keeps_units` another worker answers its units."""

@@ -84,7 +84,7 @@ class Snapshot:
         if self._processes_file is not None:
             self.processes = await asyncio.to_thread(read_processes, self._processes_file)
         units, misses = sum(self.metrics.units.values()), sum(self.metrics.misses.values())
-        self.recent_units, self.recent_misses = self._recent.look(self.clock.now(), units, misses)
+        self.recent_units, self.recent_misses = self._recent.record(self.clock.now(), units, misses)
 
     async def keep_fresh(self) -> None:
         """Refresh until cancelled."""

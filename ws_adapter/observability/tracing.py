@@ -190,12 +190,12 @@ class SessionTrace:
         elif self.is_sampled:
             self._refused.append((time.time_ns(), code))
 
-    def aside(self) -> "SessionTrace":
+    def background(self) -> "SessionTrace":
         """Return a trace for background work, to whose spans no other span links."""
         return SessionTrace(self._telemetry, self.upgrade, self._attributes)
 
     def slot(self) -> "SlotTrace":
-        """Return the telemetry of the session's next slot."""
+        """Return the trace of the session's next slot."""
         return SlotTrace(self)
 
     # ------------------------------------------------------------------------------------------ the units

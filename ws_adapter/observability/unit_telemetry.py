@@ -1,6 +1,6 @@
 """Telemetry of units and of the turns that they form: deadline misses, time to first text and audio.
 
-The caller reports when each unit starts and ends, and passes the `traceparent` of `ran` to the worker.
+The caller reports when each unit starts and ends, and passes the result of `ran` to the worker.
 """
 
 import random
@@ -114,19 +114,19 @@ class UnitTelemetry:
         # The span id is not a secret and every unit needs one, so a fast generator is enough.
         return trace.untraced % (random.getrandbits(64) or 1)
 
-    def said(self, piece: Piece, *, was_told: bool) -> None:
-        """Record a part of an answer; with `was_told` it was sent to the client, else it waits for the unit's
+    def said(self, piece: Piece, *, was_sent: bool) -> None:
+        """Record a part of an answer; with `was_sent` it was sent to the client, else it waits for the unit's
         end."""
         unit = self._running.get(piece.unit)
         if unit is None:
             return
         if piece.text and not unit.has_text:
             unit.has_text = True
-            if was_told:
+            if was_sent:
                 self._first_text(unit, self._clock.now())
         if piece.audio and not unit.has_audio:
             unit.has_audio = True
-            if was_told:
+            if was_sent:
                 self._first_audio(unit, self._clock.now())
 
     def ends(self, done: UnitDone) -> None:
@@ -165,7 +165,7 @@ class UnitTelemetry:
             self._end_span(unit.span, done)
 
     def answered(self, answer: Answer) -> None:
-        """Record an answer to the client, for its number of dropped units so far."""
+        """Record the number of dropped units that an answer to the client has."""
         if answer.dropped_total != self.dropped:
             self._metrics.dropped[self._kind, DropReason.STALE] += answer.dropped_total - self.dropped
             self.dropped = answer.dropped_total

@@ -40,7 +40,7 @@ LOOK_S: Final = 0.25
 class Background:
     """The background transcription of one session. `tell` gets its results and its faults.
 
-    It takes a slot only if no session waits for that, and gives it up as soon as a session waits.
+    It takes a slot only if no session waits for one, and gives it up as soon as a session waits.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ class Outbox:
         self._congested = False
         self._stalled = False
         self._is_over = False
-        self._is_held_up = False
+        self._is_detached = False
         """Whether there is no connection, so that no progress is possible."""
         self._check: Timer | None = None
         self._last_seen = (0, 0)
@@ -92,11 +92,11 @@ class Outbox:
         """Whether more output waits than its bounds allow."""
         return self._congested
 
-    def hold_up(self, is_held_up: bool) -> None:
+    def set_detached(self, is_detached: bool) -> None:
         """Set whether there is no connection: meanwhile no progress is expected."""
-        self._is_held_up = is_held_up
+        self._is_detached = is_detached
         self.stop()
-        if not is_held_up and self._congested:
+        if not is_detached and self._congested:
             self._watch()
 
     @property
@@ -216,7 +216,7 @@ class Outbox:
             return
         self._congested = over
         self.stop()
-        if over and not self._is_held_up:
+        if over and not self._is_detached:
             self._watch()
         self._on_congested(over)
 

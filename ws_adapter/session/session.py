@@ -130,10 +130,10 @@ class Session:
             at_once,
             resumable.until_attached if resumable is not None else None,
         )
-        self._lasting: SessionJournalWriter | None = None
-        """Its journal in Redis."""
+        self._journal_writer: SessionJournalWriter | None = None
+        """The writer of its journal in Redis; None without such a journal."""
         if journals is not None and resumable is not None and lasts:
-            self._lasting = SessionJournalWriter(
+            self._journal_writer = SessionJournalWriter(
                 journals, resumable, self._outbox, clock, identity.label, self, is_taken=taken is not None
             )
         self._reading: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class Session:
         self._is_holding = False
         """Whether a message waits to be handled; later ones wait in the socket."""
         self._room = asyncio.Event()
-        """Set when one of these conditions may have ended."""
+        """Set when the session may be able to read another message."""
         self._held_until = float("-inf")
         """The time at which a message last waited for its turn."""
         self._sending: asyncio.Task[None] | None = None
@@ -161,7 +161,7 @@ class Session:
         self._timer: Timer | None = None
         self._timer_at: float | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._patience_s = CLOSE_TIMEOUT_S
+        self._close_timeout_s = CLOSE_TIMEOUT_S
         self._end = DISCONNECTED
 
     @property
@@ -199,8 +199,8 @@ class Session:
             await self._socket.wait_closed()
         finally:
             self._machine.disconnected()
-            if self._lasting is not None:
-                self._lasting.close()
+            if self._journal_writer is not None:
+                self._journal_writer.close()
             if self._listener is not None:
                 self._listener.close()
             if self._background is not None:
@@ -233,7 +233,7 @@ class Session:
 
     def hand_over(self) -> bool:
         """Offer the session to other adapters, where its client may resume it; return False if impossible."""
-        if self._lasting is None or not self._lasting.hand_over():
+        if self._journal_writer is None or not self._journal_writer.hand_over():
             return False
         self._leave_for(CloseSocket(CloseCode.SERVICE_RESTART, errors.SHUTDOWN))
         return True
@@ -311,15 +311,15 @@ class Session:
         if self._is_performing:
             return
         self._is_performing = True
-        has_changed = self._lasting is not None and any(type(action) is not Detect for action in due)
+        has_changed = self._journal_writer is not None and any(type(action) is not Detect for action in due)
         try:
             while due:
                 self._do(due.popleft())
         finally:
             self._is_performing = False
             due.clear()
-        if has_changed and self._lasting is not None:
-            self._lasting.commit()
+        if has_changed and self._journal_writer is not None:
+            self._journal_writer.commit()
         self._count_input()
         if self._is_holding:
             self._room.set()
@@ -368,7 +368,7 @@ class Session:
                 self._leave_slot()
                 if self._background is not None:
                     self._background.close()
-                self._closing = asyncio.create_task(self._close(action, self._patience_s))
+                self._closing = asyncio.create_task(self._close(action, self._close_timeout_s))
 
     def _run(self, run: Run, slot: Slot) -> None:
         """Give a unit to the worker; serialise large units off the event loop."""
@@ -393,8 +393,8 @@ class Session:
         finally:
             if self._sending is asyncio.current_task():
                 self._sending = None
-                if self._lasting is not None:
-                    self._lasting.commit()
+                if self._journal_writer is not None:
+                    self._journal_writer.commit()
 
     def _detect(self, detect: Detect) -> None:
         if self._listener is None:
@@ -476,22 +476,22 @@ class Session:
         """Pause the session while its client may reconnect: its clock stops, and no unit is run."""
         self._clock.pause()
         self._arm(None)
-        self._outbox.hold_up(True)
+        self._outbox.set_detached(True)
         if not self._machine.is_over:
             self._congest()
 
     def resumed(self) -> None:
         """Handle the client's return."""
         self._clock.go_on()
-        self._outbox.hold_up(False)
+        self._outbox.set_detached(False)
         if not self._machine.is_over:
             self._congest()
         self._arm(self._machine.deadline)
 
     def offered(self) -> None:
         """Handle a new token: write its nonce to the journal, so that other adapters accept it."""
-        if self._lasting is not None:
-            self._lasting.commit()
+        if self._journal_writer is not None:
+            self._journal_writer.commit()
 
     @property
     def machine(self) -> Machine:
@@ -581,8 +581,8 @@ class Session:
             self._reading = asyncio.create_task(self._read_offloaded(actions, message, is_lost))
         else:
             self._finish(actions, message, is_lost)
-        if self._lasting is not None and self._resumable is not None and self._resumable.is_confirmed:
-            self._lasting.commit()  # the previous token is no longer valid
+        if self._journal_writer is not None and self._resumable is not None and self._resumable.is_confirmed:
+            self._journal_writer.commit()  # the previous token is no longer valid
 
     async def _read_offloaded(self, actions: list[Action], message: Message, is_lost: bool) -> None:
         try:
@@ -601,8 +601,8 @@ class Session:
             is_refused = is_lost or any(map(_is_refusal, actions))
             self._recording.up(message.data, message.is_text, is_refused=is_refused)
         self._perform(actions)
-        if self._lasting is not None:
-            self._lasting.commit_soon()
+        if self._journal_writer is not None:
+            self._journal_writer.commit_soon()
 
     def _has_no_room(self) -> bool:
         if self._load.inflight_bytes < self._load.half_bytes:
@@ -678,7 +678,7 @@ class Session:
             return
         self._telemetry.stalled()
         self._outbox.clear()
-        self._patience_s = SLOW_CLOSE_TIMEOUT_S
+        self._close_timeout_s = SLOW_CLOSE_TIMEOUT_S
         self._perform(actions)
 
     # ---------------------------------------------------------------------------------- the slot
@@ -732,7 +732,7 @@ class Session:
             told = self._machine.signal(signal, now)
             actions += told
             if isinstance(signal, Piece):
-                units.said(signal, was_told=bool(told))
+                units.said(signal, was_sent=bool(told))
             elif isinstance(signal, UnitDone):
                 units.ends(signal)
                 has_changed, done = True, signal

@@ -37,7 +37,7 @@ from ws_adapter.worker.session_streams import SessionStreams
 logger = logging.getLogger(__name__)
 
 NEW_LEASES: Final = 3
-"""How many more slots a session may get that loses its worker before it begins."""
+"""The most further slots for a session that loses its worker before it begins."""
 
 BUSY_RETRIES: Final = 10
 BUSY_RETRY_S: Final = 0.5
@@ -180,7 +180,7 @@ class Slot:
         self._began = False
         self._lost: Reason | None = None
         self._leaves_at: float | None = None
-        """The time at which a worker ends that began to drain before the session began; else None."""
+        """The end time of the worker, if it began to drain before the session began; else None."""
         self._moves = False
         """Whether this slot is exchanged for one of a worker that serves the setup."""
         self._waits = False
@@ -419,7 +419,7 @@ class Slot:
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _is_short_of_time(self, target: str) -> bool:
-        """Return whether the worker has no capacity for another session, and keep it in `_waits`."""
+        """Return whether another session would make units of the worker late; keep the result in `_waits`."""
         self._waits = self._source.services.registry.is_short_of_time(target)
         return self._waits
 

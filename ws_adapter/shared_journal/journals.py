@@ -136,7 +136,7 @@ class SharedJournals:
 
     def send(self, function: str, words: tuple[object, ...], answered: Callable[[Any], None]) -> None:
         """Send a small message about a session, even if much is unanswered."""
-        self._link.send(function, (*words, self._adapter_id), answered, matters=True)
+        self._link.send(function, (*words, self._adapter_id), answered, is_urgent=True)
 
     def queue_rewrite(self, stream: JournalStream) -> None:
         """Queue a stream to be rewritten as soon as the connection has room, or a second after Redis rejects
@@ -198,4 +198,4 @@ class SharedJournals:
                     stream.missing()
 
         words = (self._adapter_id, life_ms, self._ttl_ms, *sessions)
-        self._link.send("beat", words, answered, matters=True)
+        self._link.send("beat", words, answered, is_urgent=True)

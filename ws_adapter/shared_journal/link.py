@@ -80,17 +80,19 @@ class JournalLink:
             self._task = None
         await disconnect(self._client)
 
-    def send(self, function: str, words: Iterable[Any], answered: Answered, *, matters: bool = False) -> bool:
+    def send(
+        self, function: str, words: Iterable[Any], answered: Answered, *, is_urgent: bool = False
+    ) -> bool:
         """Send a call of a function; return False if it cannot be sent now.
 
-        A message that `matters` is also sent beyond `MOST_UNANSWERED`; it must be small.
+        An urgent message is also sent beyond `MOST_UNANSWERED`; it must be small.
         """
         connection = self._connection
         if connection is None:
             return False
         command = connection.pack_command("FCALL", f"{LIBRARY}_{function}", 1, self._prefix, *words)
         size = sum(map(len, command))
-        if self._unanswered and self.unanswered_bytes + size > self._most_unanswered and not matters:
+        if self._unanswered and self.unanswered_bytes + size > self._most_unanswered and not is_urgent:
             return False
         self._unanswered.append((size, answered))
         self.unanswered_bytes += size
@@ -137,7 +139,7 @@ class JournalLink:
                 if connection is not None:
                     await connection.disconnect(nowait=True)
                     await self._client.connection_pool.release(connection)
-                self._give_up()
+                self._drop_unanswered()
             await asyncio.sleep(RETRY_S)
 
     async def _read(self, connection: "AbstractConnection") -> None:
@@ -164,7 +166,7 @@ class JournalLink:
             self.unanswered_bytes -= size
             answered(answer)
 
-    def _give_up(self) -> None:
+    def _drop_unanswered(self) -> None:
         unanswered, self._unanswered = self._unanswered, deque()
         self.unanswered_bytes = 0
         self._idle.set()

@@ -184,7 +184,7 @@ def test_page_stays_one_that_can_be_read() -> None:
 
 def test_recent_looks_back_five_minutes() -> None:
     recent = Recent()
-    assert recent.look(0.0, 0, 0) == (0, 0)
-    assert recent.look(100.0, 50, 1) == (50, 1)
-    assert recent.look(RECENT_S + 50.0, 60, 1) == (60, 1)
-    assert recent.look(RECENT_S + 100.0, 70, 2) == (20, 1)
+    assert recent.record(0.0, 0, 0) == (0, 0)
+    assert recent.record(100.0, 50, 1) == (50, 1)
+    assert recent.record(RECENT_S + 50.0, 60, 1) == (60, 1)
+    assert recent.record(RECENT_S + 100.0, 70, 2) == (20, 1)

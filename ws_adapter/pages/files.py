@@ -14,7 +14,7 @@ from antiphon_service.telemetry import look
 
 FOLDER: Final = Path(__file__).parent / "app"
 LOOK: Final = "look.css"
-"""The style sheet of the page and the status pages, which is a file of the page."""
+"""The style sheet that the web page and the status pages share, served as a file of the web page."""
 
 POLICY: Final = "; ".join(
     (

@@ -61,7 +61,7 @@ def health() -> Response:
 def service_status(
     status: PoolStatus, queue: QueueView, slots: Slots, conditions: Mapping[Condition, int]
 ) -> Response:
-    """Return the status in the form of the reference server, with a slot here for each worker there.
+    """Return the status in the form of the reference server, whose workers are the slots of this server.
 
     `conditions` counts the workers in each condition. A worker that is not ready counts as one slot, since
     its number of slots is unknown.
@@ -346,5 +346,5 @@ def refused(status: HTTPStatus) -> Response:
 
 
 def without_body(response: Response) -> Response:
-    """Return the response to HEAD for that to GET."""
+    """Return the response to a HEAD request, from the response to the same GET request."""
     return Response(response.status_code, response.reason_phrase, response.headers)

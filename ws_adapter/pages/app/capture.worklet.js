@@ -24,11 +24,11 @@ class Capture extends AudioWorkletProcessor {
     /** @type {Float32Array | null} a recording that replaces the microphone, from the next unit on */
     this.recording = null;
     this.played = 0;
-    this.port.onmessage = ({ data }) => this.told(data);
+    this.port.onmessage = ({ data }) => this.handle(data);
   }
 
   /** @param {{running?: boolean, recording?: Float32Array}} data */
-  told({ running, recording }) {
+  handle({ running, recording }) {
     if (recording) {
       this.recording = recording;
       this.played = 0;

@@ -138,12 +138,12 @@ export class Conversation {
       reconnect: true,
       onRaw: this.view.raw,
     };
-    const session = new DuplexSession(options, (event) => this.session === session && this.told(event));
+    const session = new DuplexSession(options, (event) => this.session === session && this.handle(event));
     this.session = session;
   }
 
   /** @param {ConversationEvent} event */
-  told(event) {
+  handle(event) {
     switch (event.kind) {
       case "queued":
         this.enter("queued");

@@ -62,7 +62,7 @@ const transcription = new TranscriptionView(log, known);
 function render() {
   const ids = about.models.map(({ id }) => id);
   const names = ids.join(", ");
-  element("server").textContent = [names, about.version && t("open_source", { version: about.version })]
+  element("server").textContent = [names, about.version && t("server_version", { version: about.version })]
     .filter(Boolean)
     .join(" · ");
   const isOurs = !ids.length || ids.includes(OUR_MODEL);
@@ -82,7 +82,7 @@ function render() {
 }
 
 /** @param {"en" | "zh"} language @param {boolean} keep */
-function speak(language, keep) {
+function applyLanguage(language, keep) {
   setLanguage(language, keep);
   button("language").lang = otherLanguage();
   render();
@@ -90,7 +90,7 @@ function speak(language, keep) {
 }
 
 /** @param {string} theme */
-function colour(theme) {
+function applyTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   conversation.waves.draw();
 }
@@ -124,8 +124,8 @@ function bindDeveloper() {
 }
 
 async function begin() {
-  colour(localStorage.getItem(THEME) ?? "");
-  speak(chosenLanguage(), false);
+  applyTheme(localStorage.getItem(THEME) ?? "");
+  applyLanguage(chosenLanguage(), false);
   settings.begin();
   bindTabs((name) => {
     failures.hide();
@@ -133,13 +133,13 @@ async function begin() {
   });
   bindKey();
   bindDeveloper();
-  button("language").onclick = () => speak(otherLanguage(), true);
+  button("language").onclick = () => applyLanguage(otherLanguage(), true);
   button("theme").onclick = () => {
     const chosen = document.documentElement.dataset.theme;
     const isDark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     const theme = isDark ? "light" : "dark";
     localStorage.setItem(THEME, theme);
-    colour(theme);
+    applyTheme(theme);
   };
   try {
     about = await (await fetch("/page/about.json")).json();

@@ -19,7 +19,7 @@ export async function readSound(file) {
   return mixed.map((sample) => sample / decoded.numberOfChannels);
 }
 
-/** @param {Blob} file @returns {Promise<Blob>} one that a server accepts, scaled down if needed */
+/** @param {Blob} file @returns {Promise<Blob>} a picture that a server accepts, scaled down if needed */
 async function fitting(file) {
   const image = await createImageBitmap(file);
   if (file.size <= MOST_BYTES && Math.max(image.width, image.height) <= 2048) return file;

@@ -27,11 +27,11 @@ class Playback extends AudioWorkletProcessor {
     this.peak = 0;
     this.since = 0;
     this.resampler = new Resampler(RATE_HZ, sampleRate);
-    this.port.onmessage = ({ data }) => this.told(data);
+    this.port.onmessage = ({ data }) => this.handle(data);
   }
 
   /** @param {{samples?: Float32Array, ended?: boolean, flush?: boolean, startS?: number}} data */
-  told({ samples, ended, flush, startS }) {
+  handle({ samples, ended, flush, startS }) {
     if (startS !== undefined) this.startS = startS;
     if (samples) {
       this.hasEnded = false;
@@ -52,7 +52,7 @@ class Playback extends AudioWorkletProcessor {
     this.write(this.resampler.push(new Float32Array(64)));
     this.hasEnded = true;
     if (!this.held) this.stop();
-    this.tell();
+    this.postState();
   }
 
   /** @param {Float32Array} samples */
@@ -93,23 +93,23 @@ class Playback extends AudioWorkletProcessor {
 
   start() {
     this.isPlaying = true;
-    this.tell();
+    this.postState();
   }
 
   stop() {
     if (!this.isPlaying) return;
     this.isPlaying = false;
-    this.tell();
+    this.postState();
   }
 
   /** @param {number} frames */
   report(frames) {
     this.since += frames;
     if (!this.isPlaying || this.since < REPORT_S * sampleRate) return;
-    this.tell();
+    this.postState();
   }
 
-  tell() {
+  postState() {
     this.since = 0;
     const { isPlaying, underruns, lost, peak, hasEnded } = this;
     this.port.postMessage({ isPlaying, underruns, lost, hasEnded, level: peak, heldS: this.held / sampleRate });

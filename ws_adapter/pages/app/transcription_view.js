@@ -88,7 +88,7 @@ export class TranscriptionView {
       }
       session.finish();
     });
-    this.waits();
+    this.showWaiting();
   }
 
   /** @param {() => void} [begun] */
@@ -127,10 +127,10 @@ export class TranscriptionView {
   finish() {
     this.sound?.run(false);
     this.sound?.closeMicrophone();
-    this.waits();
+    this.showWaiting();
   }
 
-  waits() {
+  showWaiting() {
     element("tr-note").textContent = t("tr_waiting");
     button("tr-stop").hidden = true;
   }

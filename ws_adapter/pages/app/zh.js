@@ -5,7 +5,7 @@ export const ZH = {
   language: "English",
   theme: "深色或浅色",
   tagline: "直接开口。它一边说，一边听。",
-  open_source: "版本 {version}",
+  server_version: "版本 {version}",
 
   modes: "功能",
   mode_conversation: "对话",

@@ -115,7 +115,7 @@ class Folder:
     def add(
         self, seq: int, ts: float, direction: Direction, frame: bytes, is_text: bool, is_refused: bool = False
     ) -> None:
-        """Append a frame at the time `ts`, in Unix seconds; that of a rejected event without its media."""
+        """Append a frame at the time `ts`, in Unix seconds, without its media if its event was rejected."""
         line: dict[str, Any] = {"seq": seq, "ts": ts, "dir": direction}
         try:
             if not is_text:
@@ -254,7 +254,7 @@ class _FrameMedia:
 
     def save(self, media: Media, text: str, coding: Coding) -> Any:
         """Save the media in `text` and return the reference; return a short text that is not base64
-        itself."""
+        unchanged."""
         data = _decode(text)
         if data is None:
             return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")

@@ -13,7 +13,7 @@ from ws_adapter.protocol.wire.codec import check
 from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 
 HEAD_BYTES: Final = 1_000
-"""The most characters of a frame without an event that are recorded."""
+"""The most bytes of a frame without an event that are recorded."""
 
 
 class Media(Enum):

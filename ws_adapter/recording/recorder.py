@@ -86,7 +86,7 @@ class Recording:
         self._dropped = 0
 
     def up(self, frame: bytes, is_text: bool = True, *, is_refused: bool = False) -> None:
-        """Record a frame from the client; that of a rejected event without its media."""
+        """Record a frame from the client, without its media if its event was rejected."""
         self._add("up", frame, is_text, is_refused)
 
     def down(self, frame: bytes) -> None:
@@ -274,7 +274,7 @@ class Recorder:
             self._stop(folder, error)
         self._growing += folder.size - before
         if job.is_end:
-            self._put_away(folder)
+            self._store_finished(folder)
         elif folder.size > self._share_bytes:
             folder.meta.stopped = folder.meta.stopped or _SHARE_USED
         while (heaviest := self._tidy()) is not None:
@@ -296,7 +296,7 @@ class Recorder:
             folder.meta.stopped = _text(error)
             self._failed(error)
 
-    def _put_away(self, folder: Folder) -> None:
+    def _store_finished(self, folder: Folder) -> None:
         self._growing -= folder.size
         self._running.discard(folder)
         if folder.size:

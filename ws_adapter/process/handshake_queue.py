@@ -42,10 +42,10 @@ class HandshakeQueue(Generic[T]):
     with the most is rejected.
     """
 
-    def __init__(self, per_s: float, clock: Clock, turn_away: Callable[[T], None]) -> None:
-        """`per_s` handshakes may begin each second; 0 is no limit. `turn_away` is called with each connection
+    def __init__(self, per_s: float, clock: Clock, reject: Callable[[T], None]) -> None:
+        """`per_s` handshakes may begin each second; 0 is no limit. `reject` is called with each connection
         that a full queue rejects."""
-        self._turn_away = turn_away
+        self._reject = reject
         self._clock = clock
         self._most = max(1, round(per_s * LONGEST_WAIT_S))
         self._between_s = 1.0 / per_s if per_s else 0.0
@@ -72,7 +72,7 @@ class HandshakeQueue(Generic[T]):
         self._count += 1
         connection.when_lost(partial(self._leave, connection, address))
         if self._count > self._most:
-            self._turn_one_away()
+            self._reject_last()
         if self._timer is None:
             self._timer = self._clock.call_at(self._due, self._next)
         return False
@@ -100,11 +100,11 @@ class HandshakeQueue(Generic[T]):
             self._timer = self._clock.call_at(self._due, self._next)
         connection.let_in()
 
-    def _turn_one_away(self) -> None:
+    def _reject_last(self) -> None:
         address = max(self._waiting, key=lambda address: len(self._waiting[address]))
         last = self._waiting[address][-1]
         self._leave(last, address)
-        self._turn_away(last)
+        self._reject(last)
 
     def _leave(self, connection: T, address: str) -> None:
         """Remove a connection. Harmless when it does not wait."""

@@ -191,7 +191,7 @@ class PublicServer:
         try:
             sockets = bind_all(host, port, reuse_port=self._options.reuse_port)
             for sock in sockets:
-                # Connections inherit it.
+                # Accepted connections inherit the buffer size.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 context = certificate.context if certificate is not None else None
                 self._servers.append(await self._serve_on(sock, context, forward=self._forward))
@@ -446,7 +446,7 @@ class PublicServer:
         return response
 
     def _verdict_on_new_session(self) -> Verdict | None:
-        """Return the reason why no new session is admitted; None if one is."""
+        """Return the reason why no new session is admitted; None if a session may begin."""
         if self._services.load.is_draining:
             return errors.SHUTTING_DOWN
         return None if self._services.load.admit() else errors.OVERLOADED
@@ -511,7 +511,7 @@ class PublicServer:
         asked: ResumeRequest,
         selection: Selection,
     ) -> TakenSession | Verdict:
-        """Take over the session of a dead adapter; return why if that is impossible."""
+        """Take over the session of a dead adapter; return the reason if that is impossible."""
         if self._verdict_on_new_session() is not None:
             return errors.OWNER_UNREACHABLE  # another adapter may have capacity
         found = await takeovers.take(connection, asked, selection)
@@ -520,7 +520,7 @@ class PublicServer:
         return found
 
     def _resume(self, connection: PublicConnection, asked: ResumeRequest) -> Verdict | None:
-        """Attach a connection to its session; return why if that is impossible, None on success."""
+        """Attach a connection to its session; return None on success, else the reason."""
         session, nonce = self._resumables.find(asked.token) or (None, b"")
         if session is None or not session.is_for(connection):
             return errors.RESUME_FAILED

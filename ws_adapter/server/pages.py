@@ -94,7 +94,7 @@ class Pages:
         if request.method in READING:
             if page is Page.FILE:
                 return responses.page_file(self._files[name], request.headers.get_all("If-None-Match"))
-            return await self._tell(page, name, key)
+            return await self._read_page(page, name, key)
         self._access.check_origin(request, caller)
         return responses.cancelled(name, await self._dispatcher.cancel(name))
 
@@ -102,7 +102,7 @@ class Pages:
         secrets = self._access.client_secrets
         return client_secrets.answer(request, key, secrets, self._registry.catalogue(), self._clock.unix())
 
-    async def _tell(self, page: Page, name: str, key: Key | None) -> Response:
+    async def _read_page(self, page: Page, name: str, key: Key | None) -> Response:
         match page:
             case Page.HEALTH:
                 return responses.health()

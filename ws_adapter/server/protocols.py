@@ -46,8 +46,8 @@ class MachineFactory:
     ) -> Machine:
         """Make the machine of one session.
 
-        `catalogue` returns what the session may use, None while no worker is known. `recording_id` is the id
-        of its recording, None without one. `clock` is the clock of the session.
+        `catalogue` returns the catalogue of the session, None while no worker is known. `recording_id` is the
+        id of its recording, None without one. `clock` is the clock of the session.
         """
         make = MACHINES[selection.dialect, selection.mode]
         return make(

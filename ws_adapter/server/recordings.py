@@ -42,7 +42,7 @@ def rights(key: Key | None, caller: Caller) -> Sees | None:
 
 
 async def answer(request: HttpRequest, rest: str, library: Library | None, sees: Sees | None) -> Response:
-    """Answer a request below `/api/sessions`; `rest` is what follows in the path."""
+    """Answer a request below `/api/sessions`; `rest` is the path after that."""
     if library is None:
         return responses.not_found()
     if sees is None:

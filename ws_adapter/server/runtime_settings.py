@@ -50,7 +50,7 @@ class RuntimeSettings:
 
 
 def queue_rules(options: AdapterOptions) -> QueueRules:
-    """Return the time limits and the capacity of the queue."""
+    """Return the rules of the queue."""
     return QueueRules(
         capacity=options.queue_capacity,
         update_s=options.queue_update_s,

@@ -131,7 +131,7 @@ class Worker:
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
         self.is_short_of_time = False
-        """Whether its last report said that it has no capacity for another session."""
+        """Whether its last report said that another session would make its units late."""
         self.occupied = Occupied()
         self.drain_watchers: dict[Callable[[], None], None] = {}
         """Callbacks that are called at each report of a drain."""
@@ -409,7 +409,10 @@ class Registry:
         return worker.info.revision if worker is not None and worker.info is not None else ""
 
     def serves(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Return whether the worker at `target` serves this, True while unknown; an empty `model` is any."""
+        """Return whether the worker at `target` serves the mode and the model, True while unknown.
+
+        A `mode` of None and an empty `model` are any.
+        """
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or (mode in (None, *info.modes) and model in ("", info.model))
@@ -427,14 +430,14 @@ class Registry:
         return info is None or info.may_move(mode)
 
     def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Return whether a ready worker other than that at `target` serves this and supports replay."""
+        """Return whether a ready worker other than that at `target` can replay this mode and model."""
         return any(
             other != target and info.may_move(mode) and self.serves(other, mode, model)
             for other, info in self.ready()
         )
 
     def watch_drain(self, target: str, drains: Callable[[], None]) -> Callable[[], None]:
-        """Call `drains` when the worker at `target` reports a drain; return a function that stops that."""
+        """Call `drains` when the worker at `target` reports a drain; the returned function ends the watch."""
         worker = self._workers.get(target)
         if worker is None:
             return lambda: None
@@ -442,7 +445,7 @@ class Registry:
         return lambda: worker.drain_watchers.pop(drains, None)
 
     def is_served(self, mode: Mode | None, model: str, models: Set[str] | None = None) -> bool:
-        """Return whether any ready worker with one of `models`, None for any, serves this."""
+        """Return whether a ready worker with one of `models`, None for any, serves the mode and the model."""
         return any(
             self.serves(target, mode, model)
             for target, info in self.ready()
@@ -477,8 +480,8 @@ class Registry:
         return target not in self._shut
 
     def is_short_of_time(self, target: str) -> bool:
-        """Return whether the last report of the worker at `target` said that it has no capacity for
-        another session."""
+        """Return whether the last report of the worker at `target` said that another session would make its
+        units late."""
         return target in self._workers and self._workers[target].is_short_of_time
 
     async def holds(self, target: str, worker_id: str, epoch: int) -> bool | None:
@@ -508,7 +511,7 @@ class Registry:
             self.changed()
 
     def catalogue(self) -> Catalogue | None:
-        """Return what the ready workers serve; None while there is none."""
+        """Return the catalogue of the ready workers; None while there is none."""
         pools: dict[str, list[WorkerInfo]] = {}
         for _, info in self.ready():
             pools.setdefault(info.pool, []).append(info)

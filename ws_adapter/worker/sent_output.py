@@ -51,7 +51,7 @@ class SentOutput(Struct):
     def unsent_part(self, piece: Piece) -> Piece | None:
         """Return the unsent part of a piece, and count it as sent; None if there is none.
 
-        Raises `DivergedError` if the repeated part differs and must not.
+        Raises `DivergedError` if `is_strict` and the repeated part differs.
         """
         text = self._rest(piece.text, self.text, self.has_text)
         thinking = self._rest(piece.thinking, self.thinking, self.has_thinking)

@@ -120,7 +120,7 @@ class SessionStreams:
         self._early: deque[tuple[Signal, int]] = deque()
         """Signals whose unit's input is not answered yet, with the number of that unit."""
         self._ended = asyncio.Event()
-        self._patience: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         metadata = (
             (METADATA_SESSION_ID, session_id),
             (METADATA_LEASE, lease_token),
@@ -167,7 +167,7 @@ class SessionStreams:
         finally:
             if not attached:
                 streams._released = True  # attached calls report no more signals
-                streams._cut()
+                streams._cancel_all()
         return streams
 
     # ---------------------------------------------------------------------------------- to the worker
@@ -312,18 +312,18 @@ class SessionStreams:
         Raises `DivergedError` if a repeated answer differs.
         """
         journal, is_done = self.journal, answer.HasField("done")
-        retold = journal if journal is not None and journal.repeats_answers else None
+        repeating = journal if journal is not None and journal.repeats_answers else None
         has_input = self._is_automatic and answer.HasField("prefilled")
-        if has_input and (retold is None or retold.takes_input(unit)):
+        if has_input and (repeating is None or repeating.takes_input(unit)):
             signals.append(messages.prefilled(unit, answer.prefilled))
-        if retold is not None:
-            retold.told(unit, answer)
+        if repeating is not None:
+            repeating.told(unit, answer)
         piece = messages.piece(answer, unit)
         if piece is not None and journal is not None:
             journal.spoke(unit, len(piece.audio) // 4)
-            piece = piece if retold is None else retold.unsent_part(unit, piece)
-        if retold is not None and is_done:
-            retold.check_end(unit)
+            piece = piece if repeating is None else repeating.unsent_part(unit, piece)
+        if repeating is not None and is_done:
+            repeating.check_end(unit)
         if piece is not None:
             signals.append(piece)
         is_closed = bool(self._is_automatic) and answer.HasField("finalized")
@@ -358,8 +358,8 @@ class SessionStreams:
         if not self._running:
             # All three calls ended with OK, which the worker does only after a `release`.
             self._tell_failure(Reason.WORKER_LOST)
-            if self._patience is not None:
-                self._patience.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._ended.set()
 
     def _lose(self) -> None:
@@ -373,21 +373,21 @@ class SessionStreams:
         self._tell_failure(reason)
         self._failed = True
         if self._running and not self._released:
-            self._wait(CLEANUP_S, self._cut)
+            self._wait(CLEANUP_S, self._cancel_all)
 
     def _cancel_session(self) -> None:
         """Cancel the session by one call; the worker ends the others when the slot is clean."""
         self._finalize.cancel()
-        self._wait(CLEANUP_S, self._cut)
+        self._wait(CLEANUP_S, self._cancel_all)
 
-    def _cut(self) -> None:
+    def _cancel_all(self) -> None:
         for stream in self._all:
             stream.cancel()
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = asyncio.get_running_loop().call_later(seconds, then)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, then)
 
 
 class SessionStream(Generic[Request, Response]):

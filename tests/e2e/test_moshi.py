@@ -311,7 +311,7 @@ async def test_realtime_items_unsupported_by_model_are_rejected(adapter: str) ->
             told += [event.error.message] if event.type == "error" else []
 
     assert "the model sees no pictures; send text" in told[0]
-    assert "the model hears the microphone alone; send text" in told[1]
+    assert "the model hears only the microphone; send text" in told[1]
 
 
 def test_unusable_folder_ends_the_worker_with_one_sentence_that_names_the_file(tmp_path: Path) -> None:

@@ -148,11 +148,11 @@ def test_key_is_asked_for_refused_and_kept_in_memory_only(
         with watched(browser, adapter.address, REFUSED, NO_SOCKET) as page:
             expect(page.page.locator("#key-form")).to_be_visible()
             page.page.locator("#start").click()
-            page.expect_failure("key", "refused")
+            page.expect_failure("key", "rejected")
 
             page.page.locator("#key").fill("wrong")
             page.page.locator("#key-form button").click()
-            page.expect_failure("key", "refused")
+            page.expect_failure("key", "rejected")
 
             page.page.locator("#key").fill(secret)
             page.page.locator("#key-form button").click()

@@ -210,5 +210,5 @@ def test_model_with_different_packed_scores_is_refused(
     monkeypatch.setattr(
         f"{module}._packed_scores", lambda model, ids: model(input_ids=ids[None]).logits[0] + 1
     )
-    with pytest.raises(CheckpointError, match="packed, its scores differ"):
+    with pytest.raises(CheckpointError, match="its scores of packed rows differ"):
         table.load(folder, CPU)

@@ -48,7 +48,7 @@ async def test_many_detached_sessions_of_one_key_leave_their_slots_to_the_queue(
             async with stage.client(**mallory) as client:
                 tokens.append((await client.begin())["resume"]["token"])
                 client.vanish()
-        await until(lambda: caplog.text.count("the session lost its connection") == MANY)
+        await until(lambda: caplog.text.count("session detached: its connection was lost") == MANY)
         newcomers: list[Client] = []
         for _ in range(MANY):
             newcomer = await exits.enter_async_context(stage.client(**carol))

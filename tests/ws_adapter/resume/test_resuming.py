@@ -432,7 +432,7 @@ async def test_detached_session_keeps_its_place_among_the_connections_of_its_key
     async with stage_of(engine, auth="keys", keys=keys.path, connections_per_key=1) as stage:
         alice: dict[str, Any] = {"additional_headers": keys.bearer("alice")}
         token = await lost(stage, **alice)
-        await until(lambda: "the session lost its connection" in caplog.text)
+        await until(lambda: "session detached: its connection was lost" in caplog.text)
         assert (await refused_upgrade(stage, **alice)).status_code == 429
         async with stage.client(url_of(stage, token, 2), **alice) as client:
             await client.expect("session.resumed")
@@ -453,7 +453,7 @@ async def test_withdrawn_key_ends_its_detached_session(
     engine = ScriptedEngine(listen())
     async with stage_of(engine, auth="keys", keys=keys.path) as stage:
         await lost(stage, additional_headers=keys.bearer("alice"))
-        await until(lambda: "the session lost its connection" in caplog.text)
+        await until(lambda: "session detached: its connection was lost" in caplog.text)
         keys.remove("alice")
         stage.adapter.reload()
         await until(lambda: engine.session.is_closed)

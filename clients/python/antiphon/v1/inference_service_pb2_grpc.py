@@ -70,7 +70,7 @@ class InferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request_iterator, context):
-        """Runs the model on each unit and streams what it says; also cancels units.
+        """Runs the model on each unit and streams its output; also cancels units and rewinds the context.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -145,7 +145,7 @@ class InferenceServiceStub(typing.Generic[_InferenceServicePrefillType, _Inferen
     """
 
     Generate: _InferenceServiceGenerateType
-    """Runs the model on each unit and streams what it says; also cancels units."""
+    """Runs the model on each unit and streams its output; also cancels units and rewinds the context."""
 
     Finalize: _InferenceServiceFinalizeType
     """Closes each unit: bookkeeping, and upkeep of the sliding window."""
@@ -191,7 +191,7 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[antiphon.v1.inference_service_pb2.GenerateRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[antiphon.v1.inference_service_pb2.GenerateResponse], collections.abc.AsyncIterator[antiphon.v1.inference_service_pb2.GenerateResponse]]:
-        """Runs the model on each unit and streams what it says; also cancels units."""
+        """Runs the model on each unit and streams its output; also cancels units and rewinds the context."""
 
     @abc.abstractmethod
     def Finalize(

@@ -13,7 +13,7 @@ export const protobufPackage = "antiphon.v1";
 export const protobufFileName = "antiphon/v1/common.proto";
 
 /**
- * Types that more than one antiphon.v1 service speaks.
+ * Types that several antiphon.v1 services use.
  *
  * A field marked `optional` tells "unset" from zero; every other field treats its zero value as "not given".
  * An enum value that a reader does not know is treated as UNSPECIFIED.
@@ -243,11 +243,14 @@ export interface Voice {
  * GetInfoResponse).
  */
 export interface SamplingParams {
-  /** Most tokens that one unit may sample. In TRANSCRIBE and TOKENS it counts for each chunk anew. */
+  /**
+   * Most tokens that one unit may sample: in CHAT 1 to 4096, in TRANSCRIBE and TOKENS 1 to the context's limit, in
+   * AUDIO and VIDEO as `max_new_speak_tokens_per_chunk`.
+   */
   maxNewTokens?:
     | number
     | undefined;
-  /** Divisor of the logits, 0 or more; 0 takes the most probable token. */
+  /** Divisor of the logits: 0 to 2; 0 takes the most probable token. */
   temperature?:
     | number
     | undefined;
@@ -255,15 +258,15 @@ export interface SamplingParams {
   topP?:
     | number
     | undefined;
-  /** Keeps this many of the most probable tokens; 0 keeps all. */
+  /** Keeps this many of the most probable tokens: 0 to 1000; 0 keeps all. */
   topK?:
     | number
     | undefined;
-  /** Divides the scores of tokens already written, above 0; 1 changes nothing. */
+  /** Above 1 makes tokens already written less likely, below 1 more likely: 0.5 to 2. */
   repetitionPenalty?:
     | number
     | undefined;
-  /** Weighs the end-of-turn token against going on, above 0; 1 changes nothing. */
+  /** Above 1 makes the token that ends a turn, an answer or a chunk less likely, below 1 more likely: 0.1 to 5. */
   lengthPenalty?:
     | number
     | undefined;
@@ -325,7 +328,7 @@ export interface DuplexConfig {
   textRepetitionWindowSize?:
     | number
     | undefined;
-  /** Weight of the end-of-turn token against speaking on: 0.1 to 5. Default 1.1. */
+  /** Above 1 makes the end-of-turn token less likely, below 1 more likely: 0.1 to 5. Default 1.1. */
   lengthPenalty?:
     | number
     | undefined;
@@ -349,7 +352,7 @@ export interface DuplexConfig {
   sampleRate?: number | undefined;
 }
 
-/** How a duplex session forgets its oldest units, so that it can outlast the model's context. */
+/** How a duplex session drops its oldest units, so that it can last longer than the model's context. */
 export interface WindowConfig {
   /** Whether there is a window, and the part of dropped units that it keeps. UNSPECIFIED means the model's default. */
   mode: WindowMode;

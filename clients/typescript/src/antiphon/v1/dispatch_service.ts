@@ -26,8 +26,8 @@ export const protobufFileName = "antiphon/v1/dispatch_service.proto";
 /**
  * The dispatcher's API: the queue in front of the workers' slots, for callers that dial workers themselves.
  *
- * Every adapter that was told to serves it. A caller stands in the same queue as the adapter's own clients, and is told
- * which worker to dial and with which lease; the session itself never passes through the adapter.
+ * An adapter serves it with the option `--grpc-port`. A caller waits in the same queue as the adapter's own clients,
+ * and gets the address of a worker and a lease; the session itself never passes through the adapter.
  */
 
 /** A request for a slot. */
@@ -681,9 +681,10 @@ export const DispatchServiceService = {
    * seconds, then `granted`. The caller attaches all three streams of its session at `granted.target`, with
    * `granted.token` as the metadata `antiphon-lease`, within 10 s.
    *
-   * Cancelling the call before that gives the place or the lease back. After it the call has nothing to do with the
-   * session: it ends with OK, and cancelling it, or the end of the adapter, changes nothing. A lease that is taken
-   * back because nobody attached in time is announced by `revoked`, the last message of the stream.
+   * If the caller cancels the call before the session is attached, it gives back its place or its lease. Once the
+   * session is attached, this call ends with OK; neither its cancellation nor the end of the adapter affects the
+   * session. A lease that is taken back because nobody attached in time is announced by `revoked`, the last message of
+   * the stream.
    *
    * A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
    * `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
@@ -707,9 +708,10 @@ export interface DispatchServiceServer extends UntypedServiceImplementation {
    * seconds, then `granted`. The caller attaches all three streams of its session at `granted.target`, with
    * `granted.token` as the metadata `antiphon-lease`, within 10 s.
    *
-   * Cancelling the call before that gives the place or the lease back. After it the call has nothing to do with the
-   * session: it ends with OK, and cancelling it, or the end of the adapter, changes nothing. A lease that is taken
-   * back because nobody attached in time is announced by `revoked`, the last message of the stream.
+   * If the caller cancels the call before the session is attached, it gives back its place or its lease. Once the
+   * session is attached, this call ends with OK; neither its cancellation nor the end of the adapter affects the
+   * session. A lease that is taken back because nobody attached in time is announced by `revoked`, the last message of
+   * the stream.
    *
    * A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
    * `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
@@ -725,9 +727,10 @@ export interface DispatchServiceClient extends Client {
    * seconds, then `granted`. The caller attaches all three streams of its session at `granted.target`, with
    * `granted.token` as the metadata `antiphon-lease`, within 10 s.
    *
-   * Cancelling the call before that gives the place or the lease back. After it the call has nothing to do with the
-   * session: it ends with OK, and cancelling it, or the end of the adapter, changes nothing. A lease that is taken
-   * back because nobody attached in time is announced by `revoked`, the last message of the stream.
+   * If the caller cancels the call before the session is attached, it gives back its place or its lease. Once the
+   * session is attached, this call ends with OK; neither its cancellation nor the end of the adapter affects the
+   * session. A lease that is taken back because nobody attached in time is announced by `revoked`, the last message of
+   * the stream.
    *
    * A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
    * `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:

@@ -173,7 +173,7 @@ export function textPurposeToJSON(object: TextPurpose): string {
 export enum ToolMode {
   /** TOOL_MODE_UNSPECIFIED - Not given. */
   TOOL_MODE_UNSPECIFIED = 0,
-  /** TOOL_MODE_AUTO - As it sees fit. */
+  /** TOOL_MODE_AUTO - The model decides. */
   TOOL_MODE_AUTO = 1,
   /** TOOL_MODE_NONE - It calls none: the prompt does not name them. */
   TOOL_MODE_NONE = 2,
@@ -522,7 +522,7 @@ export interface SessionConfig {
   duplex:
     | DuplexConfig
     | undefined;
-  /** Sampling of CHAT, TRANSCRIBE and TOKENS, and what DuplexConfig leaves open in AUDIO and VIDEO. */
+  /** Sampling of CHAT, TRANSCRIBE and TOKENS; in AUDIO and VIDEO the values of fields that DuplexConfig leaves unset. */
   sampling:
     | SamplingParams
     | undefined;
@@ -554,8 +554,8 @@ export interface SessionConfig {
    * True: every unit is generated and finalised as soon as its input is in the context. Generate then takes only
    * `cancel` and `rewind`, Finalize takes nothing, and all answers to a unit come on Generate, those that are ready at
    * the same time in one message: one request and one to three answers instead of three and three or more. All three
-   * streams are opened as ever. Applies only where `effective` of SessionReady repeats it: a worker that does not know
-   * this field ignores it. Default false.
+   * streams must still be opened. Applies only where `effective` of SessionReady repeats it: a worker that does not
+   * know this field ignores it. Default false.
    */
   automaticUnits: boolean;
   /**
@@ -828,13 +828,13 @@ export interface GenerateRequest {
   /** Order for the unit. */
   action:
     | //
-    /** Run the unit, in its turn: once for each unit. */
+    /** Run the unit after all earlier units: once for each unit. */
     { $case: "run"; value: GenerateUnit }
     | //
-    /** End units, out of turn. */
+    /** End units, ahead of all other orders. */
     { $case: "cancel"; value: CancelUnits }
     | //
-    /** Remove words that the user did not hear, in turn. AUDIO and VIDEO only. */
+    /** Remove words that the user did not hear, in the order of the requests. AUDIO and VIDEO only. */
     { $case: "rewind"; value: RewindUnits }
     | undefined;
 }
@@ -969,7 +969,7 @@ export interface TextDelta {
 export interface UnitDone {
   /** Why the unit is over. */
   end: UnitEnd;
-  /** Why sampling stopped; UNSPECIFIED when nothing was sampled to an end. */
+  /** Why sampling stopped; UNSPECIFIED if nothing was sampled or sampling was interrupted. */
   finishReason: FinishReason;
   /** Tokens of context after this unit's output. */
   contextTokens: number;
@@ -1045,9 +1045,9 @@ export interface GetInfoResponse {
   model: string;
   /** Session modes that the model can do. */
   modes: SessionMode[];
-  /** Sessions that can run at once. */
+  /** Sessions that can run at once, without the slots that the worker reserves for callers without a lease. */
   slots: number;
-  /** Slots that a session could take right now; 0 while `short_of_time`. */
+  /** Slots of these that a session could take right now; 0 while `short_of_time`. */
   freeSlots: number;
   /** Most tokens that a session's context may hold. */
   contextLimit: number;
@@ -1071,7 +1071,7 @@ export interface GetInfoResponse {
   state: WorkerState;
   /**
    * Whether one more session would make the units of others late: until that is over, sessions are refused with
-   * NO_FREE_SLOT, whatever slots there are.
+   * NO_FREE_SLOT, even if slots are free.
    */
   shortOfTime: boolean;
   /** Whether CHAT takes `tools`, tool calls in its history, and their results. */
@@ -1146,7 +1146,7 @@ export interface EngineInfo {
 export interface HeldSlot {
   /** The slot. */
   slot: number;
-  /** Epoch of the session's lease; 0 if it came without one. */
+  /** Epoch of the session's lease; 0 for a session without a lease. */
   epoch: bigint;
 }
 
@@ -6625,7 +6625,7 @@ export const InferenceServiceService = {
     responseSerialize: (value: PrefillResponse): Buffer => Buffer.from(PrefillResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): PrefillResponse => PrefillResponse.decode(value),
   },
-  /** Runs the model on each unit and streams what it says; also cancels units. */
+  /** Runs the model on each unit and streams its output; also cancels units and rewinds the context. */
   generate: {
     path: "/antiphon.v1.InferenceService/Generate" as const,
     requestStream: true as const,
@@ -6663,7 +6663,7 @@ export interface InferenceServiceServer extends UntypedServiceImplementation {
    * units are finished, then all three streams end with OK.
    */
   prefill: handleBidiStreamingCall<PrefillRequest, PrefillResponse>;
-  /** Runs the model on each unit and streams what it says; also cancels units. */
+  /** Runs the model on each unit and streams its output; also cancels units and rewinds the context. */
   generate: handleBidiStreamingCall<GenerateRequest, GenerateResponse>;
   /** Closes each unit: bookkeeping, and upkeep of the sliding window. */
   finalize: handleBidiStreamingCall<FinalizeRequest, FinalizeResponse>;
@@ -6679,7 +6679,7 @@ export interface InferenceServiceClient extends Client {
   prefill(): ClientDuplexStream<PrefillRequest, PrefillResponse>;
   prefill(options: Partial<CallOptions>): ClientDuplexStream<PrefillRequest, PrefillResponse>;
   prefill(metadata: Metadata, options?: Partial<CallOptions>): ClientDuplexStream<PrefillRequest, PrefillResponse>;
-  /** Runs the model on each unit and streams what it says; also cancels units. */
+  /** Runs the model on each unit and streams its output; also cancels units and rewinds the context. */
   generate(): ClientDuplexStream<GenerateRequest, GenerateResponse>;
   generate(options: Partial<CallOptions>): ClientDuplexStream<GenerateRequest, GenerateResponse>;
   generate(metadata: Metadata, options?: Partial<CallOptions>): ClientDuplexStream<GenerateRequest, GenerateResponse>;

@@ -65,9 +65,9 @@ class Budget:
 
     @classmethod
     def of(cls, domain: Domain, scale: float = 1.0) -> "Budget":
-        """Return `scale` times the domain's minutes.
+        """Return the budget whose stages take `scale` times the domain's minutes in all.
 
-        Without a vision encoder its time goes to the other stages.
+        For a domain without a vision encoder, the time of its stages goes to the others.
         """
         shares = cls() if domain.looking else cls(eye=0, looking=0, seeing=0)
         factor = domain.minutes * 60 * scale / sum(asdict(shares).values())

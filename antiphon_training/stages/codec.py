@@ -1,7 +1,7 @@
 """The codebook of the model's voice, by k-means over patches of 40 ms.
 
-Most replies are about numbers, so most codes would be for them. Replies without numbers are few, but are said
-as often. So the least used codes are moved to the patches of these replies that no code fits well.
+Most replies have slots, such as numbers, so most codes would be for them. Replies without slots are few, but
+are said as often. So the least used codes are moved to the patches of these replies that no code fits well.
 """
 
 from pathlib import Path
@@ -20,13 +20,13 @@ _VOICING_WEIGHT = 2.0
 _QUIET = -11.0
 _ITERATIONS = 25
 _STANDING_WEIGHT = 12.0
-"""The weight of a patch of a reply without numbers, relative to other patches."""
+"""The weight of a patch of a reply without slots, relative to other patches."""
 _MOVED = 192
 """The largest number of codes that are moved."""
 _WORST_SHARE = 0.6
-"""The share of patches of replies without numbers to which codes are moved."""
+"""The share of patches of replies without slots to which codes are moved."""
 _FEW = 0.5
-"""Codes are moved only if the share of patches of replies without numbers is below this."""
+"""Codes are moved only if the share of patches of replies without slots is below this."""
 
 
 def scaled(frames: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def k_means(points: Tensor, count: int, seed: int) -> Tensor:
 
 
 def standing(domain: Domain, corpus: list[SpokenReply]) -> Tensor:
-    """Return a bool mask [patches] of the patches that belong to replies without numbers."""
+    """Return a bool mask [patches] of the patches that belong to replies without slots."""
     known = set(domain.standing_replies())
     counts = [sum(map(len, reply.frames)) // VOCODER.frames_per_code for reply in corpus]
     return torch.tensor([reply.text in known for reply in corpus]).repeat_interleave(torch.tensor(counts))

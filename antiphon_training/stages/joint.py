@@ -134,14 +134,14 @@ class Lesson:
     """The number of spoken sessions, as a share of a batch's usual number."""
     chats: int = 0
     """The number of chats in a batch."""
-    dictations: int = 0
-    """The seconds of audio for transcription in a batch."""
+    dictated_units: int = 0
+    """The units (seconds of audio) for transcription in a batch."""
 
 
 HEARING_LESSON = Lesson()
 LOOKING_LESSON = Lesson(units=(8,), written=14, questions=5, about_pictures=0.6, unfilmed=0.1)
 SEEING_LESSON = Lesson(about_pictures=0.4, unfilmed=0.4)
-TURNS_LESSON = Lesson(about_pictures=0.4, unfilmed=0.45, written=4, spoken=0.35, chats=7, dictations=52)
+TURNS_LESSON = Lesson(about_pictures=0.4, unfilmed=0.45, written=4, spoken=0.35, chats=7, dictated_units=52)
 
 
 def question_row(domain: Domain, rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) -> Row:
@@ -189,7 +189,7 @@ class BatchMaker:
         rows += [chat.chat_row(writer, self._chats.talk()) for _ in range(lesson.chats)]
         if self._dictations:
             length = rng.choice(_DICTATED_UNITS)
-            for _ in range(lesson.dictations // length):
+            for _ in range(lesson.dictated_units // length):
                 rows.append(dictation_row(writer, self._dictations.dictation(length)))
         return rows
 

@@ -150,7 +150,7 @@ class Client:
         """Open a transcription session with `model`, or with the model that the server serves.
 
         With `reconnect` the client reopens a lost connection for as long as the server waits, and the session
-        goes on. Meanwhile `send_audio` blocks. Leaving the block ends it.
+        goes on. Meanwhile `send_audio` blocks. Leaving the block ends the session.
 
         Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if the server has no model for
         transcription.

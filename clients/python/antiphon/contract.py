@@ -108,7 +108,7 @@ class AcquireReason(StrEnum):
     WAIT_EXPIRED = "WAIT_EXPIRED"
     """The longest wait in the queue is over."""
     WAIT_CANCELLED = "WAIT_CANCELLED"
-    """A holder of the ticket gave its place in the queue up."""
+    """A holder of the ticket gave up its place in the queue."""
     NO_WORKER = "NO_WORKER"
     """No worker is ready, or the dispatcher cannot be reached."""
     DRAINING = "DRAINING"
@@ -167,12 +167,12 @@ ChannelOptions: TypeAlias = tuple[tuple[str, int], ...]
 
 BOTH_SIDES_OPTIONS: Final[ChannelOptions] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # With the probe on, megabytes run ahead of a reader that has stopped; off, one message does.
+    # With the probe, gRPC buffers megabytes for a reader that has stopped; without it, one message.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Without this one a frozen peer on an idle stream stays unnoticed for most of a minute.
+    # Without this option a frozen peer on an idle stream stays unnoticed for most of a minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
 )
 """The options of channels and servers that carry sessions: each detects a dead or frozen peer within 15 s."""

@@ -23,8 +23,8 @@ them.
 class UnitLog(Generic[Kept]):
     """A bounded log of a session's answered units.
 
-    The log holds at most `seconds` of units and `size` bytes. Beyond that it drops the oldest units, so that
-    the first one left continues no turn. A turn beyond these bounds empties the log.
+    The log holds at most `seconds` of units and `size` bytes. Beyond that it drops the oldest units; the
+    first remaining unit never continues a turn. A single turn beyond these bounds empties the log.
     """
 
     def __init__(self, seconds: float, size: int) -> None:

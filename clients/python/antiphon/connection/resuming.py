@@ -142,7 +142,7 @@ class ResumingSocket:
             self._kept_size -= len(self._kept.popleft()[1])
 
     def _renumber(self, received: int) -> None:
-        """Remove messages that neither side has any more from the count, as the server's count omits them.
+        """Number the kept messages as the server does: messages that neither side has any more do not count.
 
         `received` is the number of messages that the server has.
         """
@@ -246,7 +246,7 @@ class ResumingSocket:
 
 
 def _may_try_again(fields: Fields) -> bool:
-    """Return whether the token stays valid: after too many attempts, or if the adapter is unreachable."""
+    """Return whether the refusal leaves the token valid: a rate limit, or an unreachable adapter."""
     return not _TRY_AGAIN.isdisjoint((fields.object("error").text("code"), fields.text("code")))
 
 

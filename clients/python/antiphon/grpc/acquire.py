@@ -64,7 +64,8 @@ async def acquire(
 ) -> AsyncIterator[Lease]:
     """Wait in the queue of the adapter at `dispatcher` for a slot, and yield its lease.
 
-    `dispatcher` is its gRPC port, `host:port`, with `credentials` where it speaks TLS, or a channel to it.
+    `dispatcher` is the address `host:port` of the adapter's gRPC port, or a channel to that port. An address
+    with TLS needs `credentials`.
     `kind` is the kind of session: `chat`, `audio`, `video` or `transcribe`. Without a `model` the adapter
     chooses one that serves this kind. `key` is the API key, where the adapter requires one. `on_place` is
     called with each `Place` while no slot is free. Open the session within 10 s:

@@ -13,9 +13,9 @@ from antiphon.v1 import inference_service_pb2 as pb
 class Journal:
     """The latest units of one full-duplex session, for `Session.replay` at another worker.
 
-    It holds at most `seconds` of units and `size` bytes of inputs and records; beyond that it drops the
-    oldest units, so that the first one left continues no turn. A turn beyond these bounds empties the
-    journal. Pass the journal to `Session.open`.
+    It holds at most `seconds` of units and `size` bytes of inputs and records. Beyond that it drops the
+    oldest units; the first remaining unit never continues a turn. A single turn beyond these bounds empties
+    the journal. Pass the journal to `Session.open`.
     """
 
     def __init__(self, seconds: float = 60.0, size: int = 16 * 2**20) -> None:

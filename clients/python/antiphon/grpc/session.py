@@ -133,7 +133,7 @@ class Session:
         `target` is a lease from `acquire`; or the worker's own address (`host:port` or `unix:path`), never
         that of a load balancer; or a channel to it that several sessions share and that stays open.
         `session_id` is 1 to 64 visible ASCII characters, generated if left out. `lease` is the lease token
-        for a `target` that is a channel. `credentials` are for a worker with TLS:
+        for a `target` that is an address or a channel. `credentials` are for a worker with TLS:
         `grpc.ssl_channel_credentials(ca)`, with key and certificate where the worker asks for a client
         certificate. `journal` is cleared first and then records the units for `replay`. After `timeout_s` the
         session ends with DEADLINE_EXCEEDED. Leaving the block lets the worker finish what it has accepted,
@@ -247,12 +247,13 @@ class Session:
     async def replay(self, journal: Journal) -> list[int]:
         """Restore the state of the session of `journal` in a new session, before anything else is sent.
 
-        Open it with `journal.config`. The worker prefills the recorded units again and sends no output for
-        them. Then the units without an answer are sent as usual. Returns their numbers, oldest first; their
-        answers are complete. The journal goes on with this session. Raises `ReplayError`: where `retryable`
-        is false the worker replays nothing for this journal, nothing was sent, and the session is as new;
-        else a unit was refused, and another session is needed. Raises `SessionClosed` as `send_unit` does;
-        the journal is then as before.
+        Open the new session with `journal.config`. The worker prefills the recorded units again and sends no
+        output for them. Then the units without an answer are sent as usual. Returns the numbers of the
+        latter, oldest first; their answers are complete. The journal goes on with this session.
+
+        Raises `ReplayError`. If its `retryable` is false, the worker cannot replay this journal: nothing was
+        sent, and the session can still be used. If it is true, the worker refused a unit, and another session
+        is needed. Raises `SessionClosed` as `send_unit` does, and then the journal is unchanged.
         """
         async with self._sending:
             ready = self.ready

@@ -82,9 +82,8 @@ class Status:
     def _reason_of_transport(self) -> str:
         """Return the contract's name for a status that gRPC made itself.
 
-        One is INTERNAL: a stream that breaks during a write ends with "INTERNAL: Internal error from Core",
-        and a worker's own INTERNAL always has an ErrorInfo. Another is CANCELLED, which ends a call that a
-        server accepts while it stops.
+        A stream that breaks during a write ends with "INTERNAL: Internal error from Core"; a worker's own
+        INTERNAL always has an ErrorInfo. A call that a server accepts while it stops ends with CANCELLED.
         """
         if self.code in _TRANSPORT:
             return Reason.WORKER_LOST

@@ -112,7 +112,7 @@ def init(
     try:
         return json.dumps({"type": "session.init", "payload": payload}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _unusable("settings", "values that JSON has", f"others ({error})") from None
+        raise _unusable("settings", "JSON values", f"another value ({error})") from None
 
 
 def _check(instructions: object, settings: object, seed: object) -> None:

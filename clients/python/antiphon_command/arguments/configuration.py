@@ -1,8 +1,7 @@
 """Settings of a command from a TOML file and the environment, in addition to its command line.
 
 The options of the command are the only definition: a setting has the name, the type and the choices of its
-option. Flags take precedence over the environment, which takes precedence over the
-file.
+option. Flags take precedence over the environment, which takes precedence over the file.
 """
 
 import argparse
@@ -37,7 +36,7 @@ _SHARED: Final = {
     "client_secret_key_file": CLIENT_SECRET_KEY,
     "dispatcher": DISPATCHER,
 }
-"""Settings that variables of all commands set, too; these variables take precedence over the file."""
+"""Settings that a variable shared by all commands can set; it takes precedence over the file."""
 
 _NO_SETTINGS: Final = ("help", "debug", "config")
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -167,7 +166,7 @@ class Section:
         return given, problems
 
     def given(self, file: TomlFile | None, environment: Mapping[str, str]) -> dict[str, GivenValue]:
-        """Return the values of file and environment; the parser itself reads variables of several commands.
+        """Return the values of the file and of the section's variables; the parser reads shared variables.
 
         Raises `SettingsInvalid` with all problems.
         """

@@ -43,7 +43,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def _format_action(self, action: argparse.Action) -> str:
         shown = super()._format_action(action)
-        # The heading of the section already names them.
+        # The heading "commands" of the section makes the first line, the metavar, superfluous.
         return shown.partition("\n")[2] if isinstance(action, argparse._SubParsersAction) else shown
 
     def start_section(self, heading: str | None) -> None:

@@ -432,7 +432,7 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_public_options(command: argparse.ArgumentParser) -> None:
-    """Add the options of the public services, which such commands pass on, too."""
+    """Add the options of the public services, which commands that start an adapter pass on to it."""
     add = command.add_argument_group("content").add_argument
     add(
         "--default-realtime-mode",
@@ -493,7 +493,7 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
 
 
 def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the given options of both groups, as arguments of `antiphon adapter`."""
+    """Return the given options of `add_listen_options` and `add_public_options`, as arguments."""
     return as_given(arguments, (*_LISTEN, *_PUBLIC))
 
 

@@ -95,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     if process:
         _line("process", "with libraries", gib(process))
     if device.type == "cuda":
+        # Attention over tokens uses FlexAttention on a GPU, which no test has run there.
         _line("tokens", "not run on CUDA", "flex")
     memory = arguments.memory_gib
     free = round(memory * _GIB) if memory is not None else free_bytes(device)

@@ -34,11 +34,11 @@ from antiphon_command.commands.adapter import (
     given_adapter_options,
 )
 from antiphon_command.commands.worker import (
+    add_context_options,
     add_engine_options,
     add_kernel_option,
     add_minicpmo_options,
     add_model_options,
-    add_number_options,
     check_model,
     given_model_options,
     require_engine,
@@ -72,7 +72,7 @@ def add_to(commands: Subcommands) -> None:
     add_model_options(command)
     add_config_option(command, "serve")
     add_help_all(command)
-    add_number_options(command.add_argument_group("contexts"))
+    add_context_options(command.add_argument_group("contexts"))
     add_public_options(command)
     _add_process_options(command)
     command.add_argument_group("the web page").add_argument(
@@ -271,7 +271,7 @@ async def print_banner(
     for name, where in (
         *([("Web page", page)] if page else []),
         *((name, where) for mode, name, where in _services(addresses[-1]) if mode in info.modes),
-        *([("Speech", f"heard by {TITLES[best_scorer().name]}")] if hears else []),
+        *([("Speech", f"detected by {TITLES[best_scorer().name]}")] if hears else []),
         *(("gRPC", worker) for worker in workers),
         *([("Queue", queue)] if queue else []),
         ("Health", f"{addresses[0]}/readyz"),

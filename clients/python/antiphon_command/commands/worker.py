@@ -64,7 +64,7 @@ def add_to(commands: Subcommands) -> None:
     add("--worker-id", metavar="NAME", help="first part of its id (default worker)")
     add("--drain-timeout-s", type=seconds, metavar="S", help="longest drain at shutdown (default 30)")
     add_worker_key_option(command)
-    add_number_options(command)
+    add_context_options(command)
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
     add_config_option(command, "worker")
@@ -147,8 +147,8 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
 
 
-def add_number_options(command: argparse._ActionsContainer) -> None:
-    """Add the options for the length of contexts and the precision of their numbers."""
+def add_context_options(command: argparse._ActionsContainer) -> None:
+    """Add the options for the length of contexts and the data type of the model."""
     add = command.add_argument
     add(
         *("--context-limit", "--max-model-len"),
@@ -219,7 +219,7 @@ def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
 
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:
-    """Return those of the options above that were given, as arguments of `antiphon worker`."""
+    """Return the given options of the model, the engine and MiniCPM-o, as arguments of `antiphon worker`."""
     return as_given(arguments, (*_MODEL, *_ENGINE, *_MINICPMO))
 
 

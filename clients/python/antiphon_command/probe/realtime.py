@@ -1,4 +1,4 @@
-"""`/v1/realtime` in the current dialect, full duplex."""
+"""Rules of `/v1/realtime` in the current full-duplex dialect."""
 
 import base64
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-// What an AudioWorklet has that a page has not.
+// The globals of an AudioWorklet, which a page does not have.
 declare const sampleRate: number;
 declare const currentTime: number;
 declare const currentFrame: number;

@@ -11,7 +11,7 @@ import { readFileSync } from "node:fs";
 
 import { DuplexSession, INPUT_RATE_HZ, type ConversationEvent } from "antiphon-browser";
 
-const PATIENCE_S = 12; // of silence, until the answer must have ended
+const PATIENCE_S = 12; // The seconds of silence after the question, within which the answer must end.
 
 const [file, base = "ws://localhost:8006"] = process.argv.slice(2);
 if (!file) {

@@ -12,7 +12,7 @@ import { JsonSocket } from "./socket.js";
 /** The most bytes that may wait for a slow network; further units are skipped, since the microphone cannot wait. */
 const MOST_BACKLOG = 1_000_000;
 
-/** The most unanswered units whose round trip is measured. */
+/** The largest number of unanswered units whose round trip is measured. */
 const MOST_ASKED = 64;
 
 /** The number of last messages that are stored, to send them again after a lost connection. */
@@ -31,7 +31,7 @@ const BUSY = new Set([1012, 1013]);
 const TRY_AGAIN = new Set(["rate_limited", "service_unavailable"]);
 
 /** The timeout for the server's answer to a close. */
-const GOODBYE_MS = 2000;
+const CLOSE_TIMEOUT_MS = 2000;
 
 /**
  * @typedef {{kind: "lost", code: number, opened: boolean}} Lost the socket closed without a closing event
@@ -100,7 +100,7 @@ export class DuplexSession {
   }
 
   /**
-   * Sends a unit, or skips and counts it if too much waits for the network.
+   * Sends a unit, or skips and counts it if too many bytes wait for the network.
    *
    * @param {Float32Array} samples 16,000 of them, at 16 kHz @param {string[]} [frames] base64 of JPEG, at most 4
    */
@@ -133,7 +133,7 @@ export class DuplexSession {
   close() {
     this.isClosing = true;
     this.say(this.dialect.close);
-    setTimeout(() => this.end({ kind: "lost", code: 1006, opened: true }), GOODBYE_MS);
+    setTimeout(() => this.end({ kind: "lost", code: 1006, opened: true }), CLOSE_TIMEOUT_MS);
   }
 
   /** @param {any} event */

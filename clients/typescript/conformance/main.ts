@@ -39,7 +39,7 @@ async function check(name: string, run: () => void | Promise<void>): Promise<voi
   }
 }
 
-/** All three calls ended with this status, and with its reason in the details. */
+/** Asserts that all three calls ended with this status and this reason in the details. */
 function assertRefused(ends: (ServiceError | null)[], code: status, reason: string): void {
   for (const end of ends) {
     assert.equal(end?.code, code);

@@ -1,4 +1,4 @@
-/** The three calls of one session, with everything that comes back on them. */
+/** The three calls of one session, and their responses. */
 
 import { randomUUID } from "node:crypto";
 
@@ -19,7 +19,7 @@ import {
 
 const PATIENCE_MS = 30_000;
 
-/** What one call has said, in order, and how it ended: null is OK. */
+/** The responses of one call in order, and its final status; null is OK. */
 class Answers<Response> {
   readonly all: Response[] = [];
   private status: ServiceError | null | undefined;
@@ -101,7 +101,7 @@ export class Session {
     this.calls.prefill.write(PrefillRequest.fromPartial({ unit: 0n, payload: { $case: "config", value: config } }));
   }
 
-  /** One unit of silence, or of `data`, on all three calls. */
+  /** Writes one unit of silence, or of `data`, to all three calls. */
   run(unit: bigint, data: Buffer = Buffer.alloc(4 * 16_000)): void {
     const audio = { encoding: AudioEncoding.AUDIO_ENCODING_PCM_F32LE, sampleRateHz: 16_000, data };
     this.calls.prefill.write(PrefillRequest.fromPartial({ unit, payload: { $case: "duplex", value: { audio } } }));
@@ -113,7 +113,7 @@ export class Session {
     for (const call of Object.values(this.calls)) call.end();
   }
 
-  /** How the three calls ended. */
+  /** Waits for the ends of the three calls and returns their statuses. */
   async ended(): Promise<(ServiceError | null)[]> {
     return Promise.all([this.prefill.ended(), this.generate.ended(), this.finalize.ended()]);
   }

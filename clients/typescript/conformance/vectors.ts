@@ -23,7 +23,7 @@ export function readVectors(path: string): Vector[] {
   return JSON.parse(readFileSync(path, "utf8"));
 }
 
-/** Decodes the bytes, compares what they say with the JSON form, and encodes them again. */
+/** Decodes the bytes, compares the message with the JSON form, and encodes it again. */
 export function checkVector({ type, json, base64 }: Vector): void {
   const codec = ({ ...common, ...dispatch, ...service } as unknown as Record<string, Codec | undefined>)[type];
   assert(codec, `there is no message ${type}`);
@@ -32,7 +32,7 @@ export function checkVector({ type, json, base64 }: Vector): void {
   assert.equal(Buffer.from(codec.encode(message).finish()).toString("base64"), base64);
 }
 
-/** JSON in which both sides write numbers, durations and absent values alike. */
+/** Returns JSON with one form of numbers, durations and absent values, for a comparison. */
 function canonical(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(canonical);
   if (typeof value === "number") return String(Math.fround(value));

@@ -21,7 +21,7 @@ import {
 } from "../src/antiphon/v1/inference_service.js";
 import { fromBytes, readWav, toBytes, writeWav, type Sound } from "./wav.js";
 
-const PATIENCE_UNITS = 12; // of silence, until the answer must have ended
+const PATIENCE_UNITS = 12; // The units of silence after the question, within which the answer must end.
 
 const [questionFile, answerFile, target = "localhost:50051"] = process.argv.slice(2);
 if (!questionFile || !answerFile) {

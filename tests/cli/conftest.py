@@ -16,7 +16,7 @@ TONE = (0.1 * np.sin(np.arange(40_000) * 0.2)).astype(np.float32)
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A short path: that of a Unix socket in it has room for a hundred characters."""
+    """Yield a folder with a short path, since the path of a Unix socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="cli-") as folder:
         yield Path(folder)
 

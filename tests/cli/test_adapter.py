@@ -1,4 +1,4 @@
-"""`antiphon adapter` as a process of its own, and what it has in common with `antiphon worker`."""
+"""Tests of `antiphon adapter` as a process, and of errors that `antiphon worker` shares with it."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ sys.exit(main(["adapter", "--worker", "127.0.0.1:1"]))
 """
 
 
-def test_adapter_at_work_computes_matrix_products_on_one_thread() -> None:
+def test_running_adapter_computes_matrix_products_on_one_thread() -> None:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
     outcome = run([sys.executable, "-c", COMMAND], environment, None, START_S)
 
@@ -37,7 +37,7 @@ def test_adapter_at_work_computes_matrix_products_on_one_thread() -> None:
 
 @pytest.mark.parametrize("command", ["worker", "adapter"])
 @pytest.mark.parametrize("variable", ["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT"])
-def test_service_with_an_unreadable_span_limit_exits_with_its_name(command: str, variable: str) -> None:
+def test_service_with_an_unreadable_span_limit_names_the_variable(command: str, variable: str) -> None:
     """The first of them fails in the import of the SDK, before the service could say anything."""
     outcome = run([*ANTIPHON, command], {**os.environ, variable: "many"}, None, START_S)
 

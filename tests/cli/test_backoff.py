@@ -1,4 +1,4 @@
-"""A process that ended waits for its next start."""
+"""Tests of the backoff between restarts of a process."""
 
 import random
 
@@ -7,7 +7,7 @@ import pytest
 from antiphon_command.processes.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, Backoff
 
 
-def test_pauses_double_up_to_the_longest_and_differ_by_a_quarter_at_most() -> None:
+def test_backoff_doubles_up_to_the_longest_pause_less_a_random_quarter() -> None:
     backoff = Backoff(random.Random(1))
     pauses = [backoff.after(0.0) for _ in range(12)]
 
@@ -16,12 +16,12 @@ def test_pauses_double_up_to_the_longest_and_differ_by_a_quarter_at_most() -> No
     assert max(pauses) <= LONGEST_PAUSE_S
 
 
-def test_those_that_died_together_are_not_started_together() -> None:
+def test_backoff_of_processes_that_died_together_differs() -> None:
     assert len({Backoff(random.Random(seed)).after(0.0) for seed in range(8)}) == 8
 
 
 @pytest.mark.parametrize(("ran_s", "is_short"), [(STEADY_S, True), (STEADY_S - 1, False)])
-def test_pause_is_short_again_after_a_steady_time(ran_s: float, is_short: bool) -> None:
+def test_backoff_starts_over_after_a_stable_run(ran_s: float, is_short: bool) -> None:
     backoff = Backoff(random.Random(1))
     for _ in range(8):
         backoff.after(0.0)

@@ -235,7 +235,7 @@ async def test_rejected_request_is_reported_with_exit_code(code: str, text: str,
     assert outcome.err.startswith(text)
 
 
-async def test_answer_that_breaks_off_fails_after_what_came() -> None:
+async def test_interrupted_answer_is_printed_and_fails() -> None:
     error: dict[str, object] = {"type": "error", "error": "Lost.", "code": "inference_error"}
     outcome = await chat(answering(PREFILLED, chunk("Sev"), error, close=1011), "Prime?")
 
@@ -380,7 +380,7 @@ async def test_error_in_a_terminal_ends_the_first_question_only() -> None:
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-async def test_place_in_the_queue_is_shown_on_a_terminal_and_taken_back(no_color: str) -> None:
+async def test_place_in_the_queue_is_shown_on_a_terminal_and_erased(no_color: str) -> None:
     place = {"position": 2, "queue_length": 3, "estimated_wait_s": 9.5, "ticket_id": "t"}
     queued: list[dict[str, object]] = [{"type": "queued", **place}, {"type": "queue_done"}]
     async with replay(answering(*queued, PREFILLED, done("Seven\x1b]0;title\x07."))) as url:

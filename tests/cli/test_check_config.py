@@ -1,4 +1,4 @@
-"""`antiphon check-config`: what a model takes, told before it is loaded."""
+"""Tests of `antiphon check-config`: the memory of a model before it is loaded."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_check_config_lists_bytes_by_part_and_kind_of_state(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_sessions_that_do_not_fit_are_refused_with_how_many_do(
+def test_sessions_that_do_not_fit_are_refused_with_the_number_that_fits(
     folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """oneDNN keeps kernels for each number of rows; our own product has one thread."""
@@ -58,7 +58,7 @@ def test_sessions_that_do_not_fit_are_refused_with_how_many_do(
 
 
 @long
-def test_kernels_off_counts_what_onednn_keeps(folder: Path) -> None:
+def test_kernels_off_counts_the_memory_of_onednn_kernels(folder: Path) -> None:
     """In a process of its own: this one may compute with kernels already."""
     usual, off = (
         rows(run_cli("check-config", "--model", str(folder), "--slots", "1", *more).out)["shared", "kernels"]
@@ -69,7 +69,7 @@ def test_kernels_off_counts_what_onednn_keeps(folder: Path) -> None:
     assert usual == ("15.0 MiB" if usable("linear") else off)
 
 
-def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -> None:
+def test_unconverted_vocoder_counts_with_its_published_size(tmp_path: Path) -> None:
     published.write(tmp_path / "tiny")
     usual, half = (
         rows(run_here("check-config", "--model", str(tmp_path / "tiny"), "--slots", "1", *more).out)
@@ -91,7 +91,7 @@ def test_check_config_on_gpu_lists_token_memory_and_untested_parts(folder: Path)
     assert not any("token" in part for line in usual for part in line)
 
 
-def test_process_counts_on_this_machine_alone_and_there_is_no_vocoder_without_speech(folder: Path) -> None:
+def test_process_memory_counts_only_on_this_machine_and_no_speech_omits_the_vocoder(folder: Path) -> None:
     def told(*more: str) -> dict[tuple[str, str], str]:
         return rows(run_here("check-config", "--model", str(folder), "--slots", "1", *more).out)
 
@@ -101,7 +101,7 @@ def test_process_counts_on_this_machine_alone_and_there_is_no_vocoder_without_sp
     assert rows(run_here("check-config", "--model", "antiphon-mini").out)["a session", "context"] == "8.7 MiB"
 
 
-def test_voices_of_recordings_do_not_count_where_none_can_be_read(folder: Path, tmp_path: Path) -> None:
+def test_voice_memory_does_not_count_without_a_speaker_encoder(folder: Path, tmp_path: Path) -> None:
     without = Path(shutil.copytree(folder, tmp_path / "tiny"))
     (without / "vocoder/campplus.onnx").unlink()
 

@@ -42,7 +42,7 @@ def shown(*words: str | Path) -> dict[str, tuple[Any, str]]:
     return {f"{row['section']}.{row['name']}": (row["value"], row["origin"]) for row in rows}
 
 
-def test_show_flag_before_environment_before_file_before_default(
+def test_show_prefers_flag_then_environment_then_file_then_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, "[adapter]\nport = 1\ntls_port = 2\nadmin_port = 3\nno_page = true\nmax_cpu = 1\n")
@@ -107,7 +107,7 @@ def test_config_check_accepts_valid_file_and_rejects_contradiction(tmp_path: Pat
     assert done.err.startswith(f"{path}: adapter: Keys need a file of keys.")
 
 
-def test_shared_variable_goes_before_the_file_and_after_that_of_the_section(
+def test_shared_variable_overrides_the_file_but_not_the_variable_of_the_section(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, '[worker]\ndispatcher = "redis://file:1"\n')
@@ -170,7 +170,7 @@ drain_timeout_s = nan
     ]
 
 
-def test_check_knows_the_variables_of_all_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_takes_shared_variables_into_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "[worker]\nunleased_slots = 1\nslots = 2\n")
     assert run_here("config", "check", path).code == 2
 
@@ -193,7 +193,7 @@ def test_check_knows_the_variables_of_all_commands(tmp_path: Path, monkeypatch: 
     ],
     ids=["name twice", "table twice", "syntax", "depth", "latin 1", "large", "no table", "table", "date"],
 )  # fmt: skip
-def test_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_unusable_file_is_reported_in_one_sentence(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "antiphon.toml"
     path.write_bytes(content)
 
@@ -216,7 +216,7 @@ def test_any_content_is_read_or_refused_in_one_line(
         assert problem.isprintable()
 
 
-def test_path_that_is_no_readable_file_is_one_sentence(tmp_path: Path) -> None:
+def test_unreadable_path_is_reported_in_one_sentence(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     problems = []
     for path in (tmp_path / "none", tmp_path, tmp_path / "pipe", Path("/proc/self/mem")):
@@ -265,11 +265,11 @@ def test_variables_of_a_kubernetes_service_are_no_settings() -> None:
     assert "tcp:" not in done.out
 
 
-def test_help_works_beside_a_broken_file() -> None:
+def test_help_works_with_a_missing_settings_file() -> None:
     assert run_cli("worker", "--help", env=os.environ | {"ANTIPHON_CONFIG": "/none"}).code == 0
 
 
-def test_child_gets_no_setting_beside_its_arguments() -> None:
+def test_child_environment_has_no_settings_of_sections() -> None:
     shared = {"ANTIPHON_WORKER_KEY": "k", "PATH": "/bin"}
     own = {"ANTIPHON_CONFIG": "f", "ANTIPHON_ADAPTER__PORT": "1", "ANTIPHON_WORKER__SLOTS": "1"}
 

@@ -1,4 +1,4 @@
-"""SIGHUP has a worker read its file of settings again."""
+"""Tests of a worker that reloads its settings file on SIGHUP."""
 
 import asyncio
 import os

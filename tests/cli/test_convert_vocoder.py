@@ -1,4 +1,4 @@
-"""`antiphon convert-vocoder`: as a user runs it, on the recorded vocoder in the published layout."""
+"""Tests of `antiphon convert-vocoder` with the recorded vocoder in the published layout."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_published_voice_becomes_the_default_one(source: Path, tmp_path: Path) -
     assert voices(tmp_path / "vocoder") == ["default"]
 
 
-def test_voices_of_ones_own(source: Path, tmp_path: Path) -> None:
+def test_given_voices_replace_the_published_one(source: Path, tmp_path: Path) -> None:
     write_wav(source.parent / "HT_ref_audio.wav", noise(1000), 24_000)  # not looked at
     for name in ("me", "anna"):
         write_wav(tmp_path / f"{name}.wav", noise(32_000), 16_000)
@@ -42,7 +42,7 @@ def test_voices_of_ones_own(source: Path, tmp_path: Path) -> None:
     assert voices(tmp_path / "vocoder") == ["anna", "default"]
 
 
-def test_without_a_voice_it_says_what_follows(tmp_path: Path) -> None:
+def test_missing_default_voice_is_reported(tmp_path: Path) -> None:
     source = published.write(tmp_path / "token2wav", is_causal=True)
 
     done = run_here("convert-vocoder", source, tmp_path / "vocoder")
@@ -71,7 +71,7 @@ def test_unusable_folder_or_voice_is_refused(source: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_voice_without_onnxruntime(source: Path, tmp_path: Path) -> None:
+def test_voice_without_onnxruntime_names_the_extra(source: Path, tmp_path: Path) -> None:
     write_wav(tmp_path / "me.wav", noise(32_000), 16_000)
 
     words = [str(word) for word in (source, tmp_path / "vocoder", "--voice", tmp_path / "me.wav")]

@@ -1,4 +1,4 @@
-"""A command that fails tells the cause and the remedy, with its exit code and without a traceback."""
+"""Tests of failing commands: the message has cause and remedy, with an exit code and no traceback."""
 
 import os
 import pty
@@ -37,7 +37,7 @@ def assert_failed(done: Outcome, code: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("command", "option"), [("serve", "--port"), ("adapter", "--port"), ("serve", "--tls-port")]
 )
-def test_port_in_use(taken: socket.socket, command: str, option: str, tmp_path: Path) -> None:
+def test_port_in_use_is_reported(taken: socket.socket, command: str, option: str, tmp_path: Path) -> None:
     taken.listen()
     busy_port = taken.getsockname()[1]
     cert, key = Authority(tmp_path).issue()
@@ -127,7 +127,7 @@ def test_missing_model_is_reported_before_torch_is_loaded(command: str) -> None:
     ],
 )
 @pytest.mark.sample("serve-*", "key*", "talk*", "convert-vocoder*")
-def test_missing_extra(words: str, module: str, needs: str, extra: str) -> None:
+def test_missing_extra_is_named(words: str, module: str, needs: str, extra: str) -> None:
     text = f"{needs} Install with: pip install 'antiphon[{extra}]'"
     assert_failed(run_without(module, *words.split()), 2, text)
 
@@ -140,7 +140,9 @@ def test_missing_extra(words: str, module: str, needs: str, extra: str) -> None:
         ("transcribe", "http://127.0.0.1:{port}/v1/models"),
     ],
 )
-def test_server_that_is_not_there(question: Path, taken: socket.socket, command: str, address: str) -> None:
+def test_unreachable_server_is_reported(
+    question: Path, taken: socket.socket, command: str, address: str
+) -> None:
     closed_port = taken.getsockname()[1]
     done = run_cli(command, question, "--url", f"ws://127.0.0.1:{closed_port}")
 
@@ -176,7 +178,7 @@ COMMANDS = ("talk", "chat", "transcribe")
     ],
     ids=["plain", "tls"],
 )
-def test_scheme_that_the_port_does_not_speak(
+def test_wrong_url_scheme_is_reported_with_the_right_one(
     tls_server: Serve, question: Path, command: str, name: str, scheme: str, remedy: str
 ) -> None:
     port = urlsplit(tls_server.address(name)).port
@@ -244,7 +246,7 @@ def test_unknown_flag_shows_the_usage_of_the_command(arguments: list[str], text:
 
 
 @pytest.mark.parametrize("command", ["talk", "transcribe"])
-def test_file_that_cannot_be_played(tmp_path: Path, command: str) -> None:
+def test_recording_of_another_rate_is_refused_with_a_conversion_command(tmp_path: Path, command: str) -> None:
     path = tmp_path / "music.wav"
     write_wav(path, np.zeros(100, np.float32), 44_100)
     done = run_without("soundfile", command, str(path))
@@ -255,7 +257,7 @@ def test_file_that_cannot_be_played(tmp_path: Path, command: str) -> None:
     assert "pip install 'antiphon[audio]'" in done.err
 
 
-def test_device_that_is_not_there() -> None:
+def test_missing_device_is_reported() -> None:
     done = run_cli("worker", "--listen", "127.0.0.1:0", "--device", "cuda:99", timeout_s=PATIENCE_S)
 
     assert done.code == 2
@@ -273,7 +275,7 @@ def test_device_that_is_not_there() -> None:
         ('[{"demo": true}]', "is no list of recordings. "),
     ],
 )
-def test_demo_without_recordings(tmp_path: Path, manifest: str | None, text: str) -> None:
+def test_demo_with_unusable_recordings_fails(tmp_path: Path, manifest: str | None, text: str) -> None:
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
     done = run_cli("demo", "--recordings", tmp_path)

@@ -37,7 +37,7 @@ def test_help_fits_a_screen_and_ends_with_two_examples(command: list[str]) -> No
     assert all(name in done.out for name in (COMMANDS if not command else []))
 
 
-def test_help_all_shows_how_a_chat_is_drawn_and_the_devices_of_a_spoken_conversation() -> None:
+def test_help_all_shows_sampling_options_of_chat_and_devices_of_talk() -> None:
     words = (("chat", "--help"), ("chat", "--help-all"), ("talk", "--help-all"))
     usual, chat, talk = (run_cli(*each) for each in words)
 

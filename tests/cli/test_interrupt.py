@@ -1,4 +1,4 @@
-"""Ctrl-C before a command has begun: one line, wherever it strikes."""
+"""Tests of Ctrl-C while a command still imports its modules."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ except BaseException:
 
 @pytest.mark.parametrize("module", [BLOCKING, SWALLOWING])
 @pytest.mark.parametrize("command", [["serve"], ["talk", "a.wav"]], ids=" ".join)
-def test_ctrl_c_while_modules_load(tmp_path: Path, command: list[str], module: str) -> None:
+def test_ctrl_c_during_imports_prints_one_line(tmp_path: Path, command: list[str], module: str) -> None:
     (tmp_path / "numpy.py").write_text(module)
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`antiphon key`: a key for a client, and the line that lets it in."""
+"""Tests of `antiphon key`: a key for a client, and its line for the file of keys."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.cli.support.process import run_cli
 from ws_adapter.access.keys import Keys
 
 
-def test_line_goes_to_the_file_and_the_key_to_the_screen(tmp_path: Path) -> None:
+def test_key_prints_its_line_to_stdout_and_the_secret_to_stderr(tmp_path: Path) -> None:
     alice, operator = run_cli("key", "alice"), run_cli("key", "operator", "--admin")
     path = tmp_path / "keys"
     path.write_text(alice.out + operator.out)
@@ -57,7 +57,7 @@ def test_key_with_fields_gets_a_line_with_them() -> None:
     ],
     ids=["name", "past", "date", "modes", "number"],
 )
-def test_key_that_cannot_be_is_not_made(words: list[str], message: str) -> None:
+def test_key_with_invalid_fields_is_refused(words: list[str], message: str) -> None:
     done = run_cli("key", *words)
 
     assert (done.code, done.out) == (2, "")

@@ -68,7 +68,7 @@ def test_transparent_pixels_show_white(tmp_path: Path) -> None:
     assert picture.getpixel((100, 100)) == (255, 255, 255)
 
 
-def test_picture_that_cannot_be_scaled_down(tmp_path: Path) -> None:
+def test_picture_that_cannot_be_scaled_down_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(bytes(MOST_BYTES + 1))
     Image.new("1", (20_000, 10_000)).save(tmp_path / "map.png")
 

@@ -23,7 +23,7 @@ def test_workers_reload_only_with_certificates(shared: tuple[str, ...], reloads:
     assert Plan([], [], shared=shared).workers_reload is reloads
 
 
-def test_serve_hands_the_options_of_its_engine_to_the_workers() -> None:
+def test_serve_passes_engine_options_to_workers() -> None:
     program = argparse.ArgumentParser()
     serve.add_to(program.add_subparsers())  # type: ignore[arg-type]
     words = "serve --engine vllm --tensor-parallel-size 2 --max-model-len 512 --dtype float32"

@@ -1,4 +1,4 @@
-"""`antiphon serve` as a process: its banner, its end, and what is left after every kind of end."""
+"""Tests of `antiphon serve` as a process: its banner, its exit, and no leftovers after any exit."""
 
 import asyncio
 import json
@@ -94,7 +94,7 @@ def test_web_page_is_first_in_the_banner_and_opened_in_the_users_browser(
 
 
 @pytest.mark.long
-def test_banner_without_the_page_has_no_address_of_it(tmp_path: Path) -> None:
+def test_banner_with_no_page_has_no_page_address(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", "--no-page", "--open") as serve:
         assert "Web page" not in serve.banner
         assert serve.banner.splitlines()[2].split()[0] == "WebSocket"
@@ -111,13 +111,13 @@ async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.sample("15")
-def test_signal_stops_everything_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_stops_all_processes_and_leaves_no_file(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path) as serve:
         assert set(serve.children()) == {"worker", "adapter"}
         serve.stop(number)
 
 
-def test_running_conversation_may_finish(tmp_path: Path) -> None:
+def test_drain_lets_a_running_conversation_finish(tmp_path: Path) -> None:
     async def stop_in_the_middle() -> antiphon.Event:
         async with antiphon.connect(serve.address("WebSocket")) as client, client.duplex() as session:
             await anext(session)
@@ -145,7 +145,7 @@ def test_second_signal_ends_at_once(tmp_path: Path) -> None:
         serve.assert_nothing_left()
 
 
-def test_worker_or_adapter_that_dies_is_started_again_where_it_was(tmp_path: Path) -> None:
+def test_killed_worker_or_adapter_restarts_at_its_address(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         for name in ("worker", "adapter"):
             os.kill(serve.children()[name], signal.SIGKILL)
@@ -178,7 +178,7 @@ def test_child_with_failed_start_is_reported_and_restarted_until_ready(tmp_path:
 
 
 @pytest.mark.long
-def test_child_that_finds_its_settings_wrong_when_started_again_ends_serve(tmp_path: Path) -> None:
+def test_child_with_invalid_settings_at_a_restart_ends_serve(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     with serving(tmp_path, "talk", "--auth", "keys", "--keys", keys.path) as serve:
         keys.path.write_text("nonsense")
@@ -191,7 +191,7 @@ def test_child_that_finds_its_settings_wrong_when_started_again_ends_serve(tmp_p
 
 
 @pytest.mark.long
-def test_signal_while_one_is_started_again_stops_everything(tmp_path: Path) -> None:
+def test_signal_during_a_restart_stops_all_processes(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         os.kill(serve.children()["worker"], signal.SIGKILL)
         wait_until(lambda: "started again" in serve.errors, "it says so")
@@ -244,12 +244,12 @@ def test_closed_terminal_stops_serve_also_with_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_sighup_without_anything_to_read_again_stops_serve(tmp_path: Path) -> None:
+def test_sighup_without_reloadable_files_stops_serve(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         serve.stop(signal.SIGHUP)
 
 
-def test_serve_takes_what_clients_need(tmp_path: Path) -> None:
+def test_serve_passes_public_options_to_its_adapter(tmp_path: Path) -> None:
     voices, recordings = tmp_path / "voices", tmp_path / "recordings"
     voices.mkdir()
     antiphon.write_wav(voices / "default.wav", np.full(32_000, 0.1, np.float32), 16_000)
@@ -301,7 +301,7 @@ def test_banner_of_a_server_with_tls_shows_wss_addresses(
         assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
 
 
-def test_signal_while_it_starts_stops_it_as_well(tmp_path: Path) -> None:
+def test_signal_during_startup_stops_serve(tmp_path: Path) -> None:
     with serving(tmp_path, wait=False) as serve:
         wait_until(lambda: "worker" in serve.children(), "the worker has been started")
         serve.signal(signal.SIGTERM)
@@ -311,7 +311,7 @@ def test_signal_while_it_starts_stops_it_as_well(tmp_path: Path) -> None:
         serve.assert_nothing_left()
 
 
-def test_killed_parent_takes_everything_with_it(tmp_path: Path) -> None:
+def test_killed_serve_leaves_no_process_or_file(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         assert set(serve.children()) == {"worker", "adapter"}
         serve.stop(signal.SIGKILL, -signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`antiphon serve` with several processes: supervised, replaced one after another, gone together."""
+"""Tests of `antiphon serve` with several processes: supervision, rolling restart, shutdown."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def descriptors(serve: Serve) -> int:
 
 
 @pytest.mark.long
-def test_sessions_go_to_all_workers_and_one_that_dies_is_started_again(tmp_path: Path) -> None:
+def test_sessions_use_all_workers_and_a_killed_worker_restarts(tmp_path: Path) -> None:
     async def talk_to_each() -> None:
         """Each of two workers has two slots: four sessions at once need them both."""
         url = serve.address("WebSocket")
@@ -66,7 +66,7 @@ async def until_running(serve: Serve, command: str, count: int) -> None:
     await asyncio.to_thread(wait_until, lambda: len(serve.pids(command)) == count, f"{count} run {command}")
 
 
-async def talk_while_all_are_replaced(serve: Serve) -> None:
+async def talk_during_rolling_restart(serve: Serve) -> None:
     """Each old process has a session while the next one serves already, and lets it end when it likes."""
     url = serve.address("WebSocket")
     async with antiphon.connect(url) as client:
@@ -85,10 +85,10 @@ async def talk_while_all_are_replaced(serve: Serve) -> None:
             await unit(third)
 
 
-def test_all_are_replaced_by_sigusr1_and_conversations_go_on(tmp_path: Path) -> None:
+def test_sigusr1_replaces_all_processes_while_conversations_continue(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", *WORKERS, "--drain-timeout-s", "120") as serve:
         before = serve.pids("worker") | serve.pids("adapter")
-        asyncio.run(talk_while_all_are_replaced(serve))
+        asyncio.run(talk_during_rolling_restart(serve))
         wait_until(lambda: "All have been replaced." in serve.errors, "it says so")
 
         after = serve.pids("worker") | serve.pids("adapter")
@@ -129,7 +129,7 @@ def held_by(serve: Serve) -> list[int]:
     return [int(json.loads(page)["sessions"]) for page in pages(serve, "status.json")]
 
 
-def started_again(serve: Serve) -> int:
+def restarted_count(serve: Serve) -> int:
     """How many processes the status page says were killed and are ready again."""
     return sum(
         process["state"] == "ready" and process["restarts"] == 1 and "SIGKILL" in process["last_end"]
@@ -139,7 +139,7 @@ def started_again(serve: Serve) -> int:
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 @long
-def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(tmp_path: Path) -> None:
+def test_several_adapters_share_a_port_and_a_queue_and_restart_when_killed(tmp_path: Path) -> None:
     async def talk_until_both_serve() -> None:
         """The kernel spreads connections: sooner or later each adapter has one."""
         url = serve.address("WebSocket")
@@ -158,7 +158,7 @@ def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(t
         for pids in (serve.redis_pids(), serve.pids("adapter"), serve.pids("worker")):
             os.kill(min(pids), signal.SIGKILL)
         wait_until(lambda: serve.errors.count("is ready again.") == 3, "all are back")
-        wait_until(lambda: started_again(serve) == 3, "the status page says so")
+        wait_until(lambda: restarted_count(serve) == 3, "the status page says so")
         asyncio.run(talk_until_both_serve())
 
         serve.stop()
@@ -213,7 +213,7 @@ def test_lost_connection_is_resumed_through_any_adapter(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 @pytest.mark.long
-def test_killed_parent_takes_its_redis_with_it(tmp_path: Path) -> None:
+def test_killed_serve_ends_its_redis(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", "--adapters", "2") as serve:
         assert len(serve.redis_pids()) == 1
         serve.stop(signal.SIGKILL, -signal.SIGKILL)

@@ -21,9 +21,7 @@ def parse(add: Callable[[argparse.ArgumentParser], None], *arguments: str) -> di
     return vars(parser.parse_args(arguments))
 
 
-def test_worker_key_file_given_beside_environment_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_key_file_overrides_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add, option = add_worker_key_option, "--worker-key-file"
     (tmp_path / "key").write_bytes(b"from a file\n")
 
@@ -36,7 +34,7 @@ def test_worker_key_file_given_beside_environment_goes_first(
         parse(add, option, str(tmp_path / "none"))
 
 
-def test_client_secret_key_file_is_handed_on_by_name_for_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_secret_key_file_is_passed_on_as_a_path_for_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
     add, option = add_client_secret_key_option, "--client-secret-key-file"
 
     assert parse(add) == {}

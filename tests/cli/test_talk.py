@@ -96,7 +96,7 @@ def test_out_file_after_interrupt_keeps_received_audio(url: str, tmp_path: Path)
         assert np.frombuffer(file.readframes(-1), "<i2").any()
 
 
-def test_recording_longer_than_an_answer_may_take_is_heard_to_its_end(
+def test_recording_longer_than_the_answer_limit_is_sent_completely(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duplex, "_ANSWER_S", 3.0)
@@ -109,7 +109,7 @@ def test_recording_longer_than_an_answer_may_take_is_heard_to_its_end(
     assert max(units) >= 3
 
 
-def test_conversation_that_ends_before_the_recording_did_fails(url: str, tmp_path: Path) -> None:
+def test_time_limit_before_the_end_of_the_recording_fails(url: str, tmp_path: Path) -> None:
     write_wav(tmp_path / "long.wav", np.zeros(160_000, np.float32), 16_000)
     done = run_cli("talk", tmp_path / "long.wav", "--url", url, "--session-timeout", "1.5")
 
@@ -129,7 +129,7 @@ def test_conversation_that_ends_before_the_recording_did_fails(url: str, tmp_pat
         ("/v1/realtime?intent=transcription", "asks for transcription"),
     ],
 )
-def test_talk_refuses_an_address_that_is_not_its_own(question: Path, address: str, what: str) -> None:
+def test_talk_refuses_the_address_of_another_service(question: Path, address: str, what: str) -> None:
     done = run_cli("talk", question, "--url", f"ws://127.0.0.1:1{address}")
 
     assert (done.code, done.out) == (2, "")
@@ -140,7 +140,9 @@ def test_talk_refuses_an_address_that_is_not_its_own(question: Path, address: st
 
 
 @pytest.mark.parametrize("address", ["/", "/v1/realtime"])
-def test_talk_takes_the_root_of_a_server_and_its_own_address(url: str, question: Path, address: str) -> None:
+def test_talk_accepts_the_root_of_a_server_and_its_own_address(
+    url: str, question: Path, address: str
+) -> None:
     root = url.partition("/v1/")[0]
 
     assert run_cli("talk", question, "--url", root + address).code == 0

@@ -54,7 +54,7 @@ async def test_ctrl_c_ends_a_spoken_conversation(url: str, question: Path) -> No
     assert np.any(read_wav(question.with_name("played.wav"), 24_000))
 
 
-async def test_enter_pauses_a_spoken_conversation_and_goes_on(url: str, question: Path) -> None:
+async def test_enter_pauses_a_spoken_conversation_and_resumes_it(url: str, question: Path) -> None:
     keyboard, terminal = os.openpty()
     try:
         async with talking(question, url, terminal=terminal) as process:
@@ -82,14 +82,14 @@ async def test_time_limit_ends_a_spoken_conversation(url: str, question: Path) -
     assert "created" in [json.loads(line)["type"] for line in output.decode().splitlines()]
 
 
-async def test_server_that_is_away_fails(question: Path) -> None:
+async def test_unreachable_server_exits_with_4(question: Path) -> None:
     async with talking(question, "ws://127.0.0.1:9") as process:
         _, errors = await process.communicate()
 
     assert process.returncode == 4, errors.decode()
 
 
-def test_devices_are_not_for_a_file(question: Path) -> None:
+def test_device_options_with_a_file_are_refused(question: Path) -> None:
     done = run_cli("talk", question, "--speaker", "2")
 
     assert done.code == 2

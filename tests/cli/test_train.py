@@ -1,4 +1,4 @@
-"""`antiphon train`: what it refuses before it begins. tests/e2e/test_train.py runs the recipe."""
+"""Tests of the errors of `antiphon train` before it begins; tests/e2e/test_train.py runs the recipe."""
 
 import fcntl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`antiphon transcribe` against a server that plays a script: the text, and apart from it everything else."""
+"""Tests of `antiphon transcribe` with a scripted server: text on stdout, the rest on stderr."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ async def transcribe(
     [((), "antiphon-mini"), (("--realtime", "--model", "voxtral"), "voxtral")],
     ids=["default", "realtime"],
 )
-async def test_text_of_a_file_comes_in_real_time_if_asked_for(
+async def test_file_is_transcribed_fast_or_in_real_time(
     question: Path, options: tuple[str, ...], model: str
 ) -> None:
     scribe = Scribe()
@@ -146,7 +146,7 @@ async def test_events_as_json(question: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["raw", "wav", "wav with more after the samples", "wav of unknown size"])
-async def test_standard_input(form: str) -> None:
+async def test_standard_input_is_transcribed(form: str) -> None:
     scribe = Scribe()
     piped = {
         "raw": PCM.tobytes() + b"\0",
@@ -160,7 +160,7 @@ async def test_standard_input(form: str) -> None:
     assert np.abs(scribe.heard - PCM).max() <= 1
 
 
-async def test_ctrl_c_ends_what_comes_from_a_pipe_and_its_text_is_printed() -> None:
+async def test_ctrl_c_ends_the_piped_audio_and_its_text_is_printed() -> None:
     heard = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -178,7 +178,7 @@ async def test_ctrl_c_ends_what_comes_from_a_pipe_and_its_text_is_printed() -> N
         assert await end(process) == Outcome(0, "good\n", "")
 
 
-async def test_second_ctrl_c_ends_everything() -> None:
+async def test_second_ctrl_c_ends_the_command() -> None:
     heard, final = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -207,7 +207,7 @@ async def test_second_ctrl_c_ends_everything() -> None:
         ("44100", "stdin.wav has 44100 Hz and 1 channel; mono at 16000 Hz"),
     ],
 )
-async def test_standard_input_that_cannot_be_heard(piped: bytes | str, text: str, tmp_path: Path) -> None:
+async def test_unusable_standard_input_is_refused(piped: bytes | str, text: str, tmp_path: Path) -> None:
     if isinstance(piped, str):
         write_wav(tmp_path / "music.wav", TONE, int(piped))
         piped = (tmp_path / "music.wav").read_bytes()
@@ -218,7 +218,7 @@ async def test_standard_input_that_cannot_be_heard(piped: bytes | str, text: str
     assert outcome.err.startswith(text)
 
 
-async def test_no_standard_input_at_all() -> None:
+async def test_closed_standard_input_is_reported() -> None:
     async with replay(silent) as url:
         command = shlex.join([*ANTIPHON, "transcribe", "-", "--url", url])
         process = await asyncio.create_subprocess_shell(f"{command} <&-", stderr=subprocess.PIPE)
@@ -239,7 +239,7 @@ async def test_no_standard_input_at_all() -> None:
     ],
     ids=["early", "after the text"],
 )
-async def test_server_that_ends_it_says_why(
+async def test_end_by_the_server_is_reported_with_its_reason(
     question: Path, is_heard: bool, ending: tuple[str, str], said: str
 ) -> None:
     async def script(peer: Peer) -> None:

@@ -50,7 +50,7 @@ def test_log_is_summed_by_day_key_and_model(tmp_path: Path) -> None:
     }
 
 
-def test_keys_are_shared(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_share_keys_writes_the_keys_to_redis(tmp_path: Path, redis_server: RedisServer) -> None:
     path = tmp_path / "keys"
     path.write_text(run_cli("key", "alice", "--seconds-per-day", "3600", "--priority", "high").out)
 
@@ -60,7 +60,7 @@ def test_keys_are_shared(tmp_path: Path, redis_server: RedisServer) -> None:
     assert path.read_text().strip().encode() in redis_server.command("GET", "antiphon:{tenants}:keys")
 
 
-def test_file_that_holds_no_keys_is_not_shared(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_share_keys_refuses_a_file_without_keys(tmp_path: Path, redis_server: RedisServer) -> None:
     path = tmp_path / "keys"
     path.write_text("ak_a-secret-by-mistake\n")
 

@@ -1,4 +1,4 @@
-"""Commands tell their place while they wait for a slot."""
+"""Tests of the queue position that commands show while they wait for a slot."""
 
 import asyncio
 import re
@@ -44,5 +44,5 @@ async def test_talk_marks_guessed_wait_time(tmp_path: Path) -> None:
         (Queued(1, 1, 0.0, "t", estimate_is_guess=True), "place 1 of 1"),
     ],
 )
-def test_place_in_words(place: Queued, words: str) -> None:
+def test_queue_place_is_formatted_as_text(place: Queued, words: str) -> None:
     assert place_words(place) == words

@@ -1,4 +1,4 @@
-"""`antiphon worker` as a process of its own."""
+"""Tests of `antiphon worker`: its options, and its garbage collection."""
 
 import gc
 from typing import Any
@@ -44,7 +44,7 @@ def test_loaded_objects_delay_no_full_garbage_collection() -> None:
     assert len(loaded) > 4 * len(made)
 
 
-def test_vllm_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_vllm_is_reported_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     find = failure.find_spec
     monkeypatch.setattr(failure, "find_spec", lambda name: None if name == "vllm" else find(name))
     outcome = run_here("worker", "--engine", "vllm")

@@ -1,4 +1,4 @@
-"""A WebSocket server that says what a test wrote down, for the cases a well-behaved server does not offer."""
+"""A scripted WebSocket server, for cases that a correct server does not produce."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The exceptions: one tree, each saying whether another try makes sense."""
+"""Tests of the exceptions: one base class, and `retryable` on each."""
 
 import pytest
 

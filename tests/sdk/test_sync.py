@@ -186,7 +186,7 @@ def test_queue_position_is_reported_while_session_opens() -> None:
         assert [place.position for place in places] == [1]
 
 
-def test_errors_are_those_of_the_client() -> None:
+def test_blocking_calls_raise_the_errors_of_the_async_client() -> None:
     async def script(peer: Peer) -> None:
         await peer.send({"type": "error", "error": {"code": "queue_full", "message": "Full."}})
 
@@ -232,7 +232,7 @@ def test_call_of_an_open_client_in_a_coroutine_is_refused() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
-def test_deadline_that_is_none_is_refused(timeout_s: float) -> None:
+def test_invalid_deadline_is_refused(timeout_s: float) -> None:
     with pytest.raises(ValueError, match="timeout_s"):
         antiphon.sync.connect("ws://127.0.0.1:9", timeout_s=timeout_s)
 

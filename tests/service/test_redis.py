@@ -1,4 +1,4 @@
-"""How the shared queue is reached."""
+"""Tests of connections to the shared queue in Redis."""
 
 import asyncio
 import socket
@@ -65,7 +65,7 @@ async def assert_refused(url: str, tls: RedisTls | None, match: str | None = Non
 
 @pytest.fixture
 def closed_server(tmp_path: Path) -> Iterator[RedisServer]:
-    """One that lets nobody in by default: `worker` may call functions and listen."""
+    """A server without rights for the default user; `worker` may call functions and subscribe."""
     if INSTALLED is None:
         pytest.skip(MISSING)
     server = RedisServer(
@@ -93,7 +93,7 @@ def closed_server(tmp_path: Path) -> Iterator[RedisServer]:
         ("rediss+sentinel://a/x", RedisAddress("rediss+sentinel", (("a", 26379),), "x")),
     ],
 )
-def test_addresses_are_read(url: str, address: RedisAddress) -> None:
+def test_valid_addresses_are_parsed(url: str, address: RedisAddress) -> None:
     assert parse(url) == address
 
 
@@ -121,7 +121,7 @@ def test_missing_redis_package_error_names_install_command_without_password(
     assert "hunter2" not in str(refused.value)
 
 
-def test_files_of_tls_and_of_a_password_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+def test_unusable_tls_and_password_files_are_refused(tmp_path: Path) -> None:
     missing, file, empty = tmp_path / "none.pem", tmp_path / "password", tmp_path / "empty"
     with pytest.raises(RedisUnusable, match=r"Cannot read .*none\.pem for TLS"):
         read_tls("rediss://db", missing, None, None)
@@ -146,7 +146,7 @@ async def test_functions_are_called_by_socket_and_by_port(redis_server: RedisSer
             assert await call(connected, "echo", prefix("p"), 7) == ["antiphon:{p}:", "7"]
 
 
-async def test_user_may_do_what_a_worker_does_and_nothing_else(closed_server: RedisServer) -> None:
+async def test_worker_user_has_only_the_rights_of_a_worker(closed_server: RedisServer) -> None:
     port = closed_server.port
     async with client(f"redis://:s3cr%2Ft@127.0.0.1:{port}") as owner:
         await owner.function_load(LIBRARY_SOURCE)
@@ -226,7 +226,7 @@ async def test_server_of_another_authority_is_refused(tls_server: TlsServer, oth
 async def test_named_authority_replaces_those_of_the_system(
     tls_server: TlsServer, other: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attack: whoever has a certificate of a public authority poses as the Redis of a private one."""
+    """Attack: the holder of a public authority's certificate impersonates the Redis of a private one."""
     monkeypatch.setenv("SSL_CERT_FILE", str(tls_server.authority.ca))
     certificate = tls_server.authority.issue("adapter", called="client")
     async with client(tls_server.url, tls=RedisTls(None, *certificate)) as connected:
@@ -314,7 +314,7 @@ async def test_exhausted_pool_waits_for_free_connection_until_timeout(
                 assert await waiting
 
 
-async def test_server_that_is_away_is_an_error_and_found_again(redis_server: RedisServer) -> None:
+async def test_unreachable_server_is_an_error_until_it_returns(redis_server: RedisServer) -> None:
     redis_server.pause()
     async with client(redis_server.url) as connected:
         with pytest.raises((RedisError, OSError)):

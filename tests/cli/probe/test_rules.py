@@ -1,4 +1,4 @@
-"""A prober finds one changed event in an exchange that keeps the rules."""
+"""Tests of the probe's rules: a changed event in a valid exchange is reported."""
 
 import base64
 from collections.abc import Callable
@@ -327,18 +327,18 @@ def test_valid_exchange_passes_and_changed_end_or_event_is_reported(exchange: Ex
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_one_thing_wrong(wrong: Exchange, found: str) -> None:
+def test_exchange_with_one_changed_event_reports_the_violation(wrong: Exchange, found: str) -> None:
     assert any(text.startswith(found) for text in wrong.violations()), wrong.violations()
 
 
-def test_more_answers_than_units() -> None:
+def test_more_answers_than_units_are_reported() -> None:
     few = Exchange(EARLIER.make, EARLIER.events, units=3)
     assert few.violations() == ["answer 4 to 3 units"]
     one = Exchange(DUPLEX.make, DUPLEX.events, units=1)
     assert one.violations() == ["result 2 of 1 units"]
 
 
-def test_frames() -> None:
+def test_binary_or_oversized_frame_is_reported() -> None:
     rules = REALTIME.make()
     assert list(rules.frame("{}")) == []
     assert list(rules.frame(b"{}")) == ["a binary frame came; every event is text"]

@@ -1,4 +1,4 @@
-"""A prober checks the default voice of a server."""
+"""Tests of the probe's check of a server's default voice."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ def encoded(samples: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {"samples": len(samples), "base64": base64.b64encode(samples.tobytes()).decode()}
 
 
-def test_voice_that_keeps_the_rules() -> None:
+def test_valid_default_voice_has_no_violation() -> None:
     assert list(violations(told())) == []
 
 

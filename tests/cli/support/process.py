@@ -1,4 +1,4 @@
-"""The commands as a user runs them: real processes, their output and their exit codes."""
+"""Runs of the commands as real processes, with their output and exit codes."""
 
 import io
 import subprocess
@@ -18,7 +18,7 @@ ANTIPHON = [sys.executable, "-m", "antiphon_command"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -31,7 +31,7 @@ def run_cli(
     cwd: Path | None = None,
     timeout_s: float = START_S,
 ) -> Outcome:
-    """Runs `antiphon ARGUMENTS...` to its end, with nothing to read."""
+    """Run `antiphon ARGUMENTS...` to its end, with empty standard input."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         process = start(
             "antiphon_command", *map(str, arguments), output=out, errors=err, environment=env, folder=cwd
@@ -47,7 +47,7 @@ def run_cli(
 
 
 def run_here(*arguments: str | Path) -> Outcome:
-    """The same in this process: for a command that takes seconds to import what it computes in none."""
+    """Run the command in this process, which has slow imports done already."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
@@ -55,7 +55,7 @@ def run_here(*arguments: str | Path) -> Outcome:
 
 
 def run_without(module: str, *arguments: str) -> Outcome:
-    """Runs it in a Python in which `module` is not installed."""
+    """Run the command in a Python in which `module` is not installed."""
     code = (
         f"import sys; sys.modules[{module!r}] = None\n"
         "from antiphon_command.command import main\n"

@@ -1,4 +1,4 @@
-"""A command that runs until it is told to stop, and what it leaves behind."""
+"""A command that runs until it is stopped, with checks for leftover processes and files."""
 
 import asyncio
 import os
@@ -112,13 +112,13 @@ class Serve:
         return self.process.wait(within_s)
 
     def stop(self, number: int = SIGTERM, code: int = 0) -> None:
-        """Signals it, upon which it has to end with this exit code and leave nothing."""
+        """Send the signal; assert this exit code, and that no process and no file is left."""
         self.process.send_signal(number)
         assert self.wait() == code
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
-        """No process, no socket, no file."""
+        """Wait until no process, socket or file is left."""
         wait_until(lambda: not processes_naming(str(self.scratch / "antiphon-")), "its processes are gone")
         wait_until(lambda: [p.name for p in self.scratch.iterdir()] == ["stderr.log"], "its files are gone")
 

@@ -55,7 +55,7 @@ async def test_microphone_of_another_rate_is_resampled(devices: Devices) -> None
     assert abs(np.argmax(spectrum) * 16_000 / len(found) - 440) < 2
 
 
-async def test_microphone_that_is_not_read_drops_the_oldest(devices: Devices) -> None:
+async def test_unread_microphone_drops_the_oldest_audio(devices: Devices) -> None:
     async with Microphone() as microphone:
         for second in range(15):
             await asyncio.to_thread(devices.record, np.full(16_000, second / 100, np.float32))
@@ -124,7 +124,9 @@ async def test_speaker_of_another_rate_is_resampled(devices: Devices) -> None:
     assert abs(np.argmax(np.abs(np.fft.rfft(heard))) * 48_000 / len(heard) - 440) < 2
 
 
-async def test_speaker_behind_drops_the_oldest(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_speaker_queue_drops_the_oldest_audio(
+    devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MOST_UNPLAYED_S", 1.0)
     async with Speaker() as speaker:
         for second in range(3):
@@ -133,7 +135,7 @@ async def test_speaker_behind_drops_the_oldest(devices: Devices, monkeypatch: py
         assert devices.played(10)[0] == pytest.approx(0.2)
 
 
-async def test_speaker_that_stops_raises_and_waits_for_nothing(devices: Devices) -> None:
+async def test_stopped_speaker_raises_and_ends_the_wait(devices: Devices) -> None:
     async with Speaker() as speaker:
         speaker.play(RAMP)
         waiting = asyncio.create_task(speaker.wait_played())
@@ -160,7 +162,7 @@ async def test_missing_or_failing_device_raises_audio_error(devices: Devices, ki
 
 
 @pytest.mark.parametrize("missing", ["sounddevice", "soxr"])
-async def test_without_the_extra_or_portaudio_the_error_names_it(
+async def test_missing_extra_or_portaudio_is_named_in_the_error(
     monkeypatch: pytest.MonkeyPatch, missing: str, tmp_path: Path
 ) -> None:
     (tmp_path / "sounddevice.py").write_text("raise OSError('PortAudio library not found')")

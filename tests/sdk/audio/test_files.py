@@ -48,7 +48,7 @@ def test_channels_are_averaged(tmp_path: Path) -> None:
     assert abs(float(np.abs(read_audio(tmp_path / "a.flac")[1000:-1000]).max()) - 0.25) < 0.01
 
 
-def test_recording_longer_than_a_block_has_no_seam(tmp_path: Path) -> None:
+def test_recording_longer_than_a_block_is_resampled_without_a_gap(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", tone(44_100, 25.0), 44_100)
     samples = read_audio(tmp_path / "a.flac")
     expected = tone(16_000, 25.0)
@@ -57,7 +57,7 @@ def test_recording_longer_than_a_block_has_no_seam(tmp_path: Path) -> None:
     assert float(np.abs(samples[middle] - expected[middle]).max()) < 0.01
 
 
-def test_wav_that_fits_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wav_of_the_right_format_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     write_wav(tmp_path / "a.wav", tone(16_000), 16_000)
     assert len(read_audio(tmp_path / "a.wav")) == 32_000
@@ -65,7 +65,7 @@ def test_wav_that_fits_needs_no_extra(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("missing", ["soundfile", "soxr"])
 @pytest.mark.parametrize("name", ["a.flac", "a.wav"])
-def test_without_the_extra_the_error_names_it(
+def test_missing_extra_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, name: str
 ) -> None:
     soundfile.write(tmp_path / name, tone(44_100), 44_100)

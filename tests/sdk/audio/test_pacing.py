@@ -1,4 +1,4 @@
-"""A recording goes out as a microphone would send it; the clock is the test's."""
+"""Tests of sending a recording in real time, with a virtual clock."""
 
 import asyncio
 from typing import Any, Literal
@@ -61,7 +61,7 @@ async def play(samples: Samples, most: int, delay_s: float = 0.0, **options: Any
     return stream, ear
 
 
-async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
+async def test_chunks_are_sent_when_a_microphone_would_send_them() -> None:
     samples = np.arange(int(2.5 * RATE), dtype=np.float32)
     stream, ear = await play(samples, 3, then_silence=False)
     assert stream.duration_s == 2.5
@@ -69,7 +69,7 @@ async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
     assert np.array_equal(np.concatenate([heard for _, heard in ear.heard]), samples)
 
 
-async def test_silence_follows_on_the_same_grid() -> None:
+async def test_silence_follows_at_the_same_interval() -> None:
     _, ear = await play(np.ones(RATE + 1, np.float32), 4, then_silence=True)
     assert ear.times == [1.0, 2.0, 3.0, 4.0]
     assert ear.lengths == [RATE] * 4
@@ -106,7 +106,7 @@ async def test_leaving_the_block_stops_the_stream() -> None:
     assert len(ear.heard) == heard
 
 
-async def test_end_of_the_conversation_is_quiet_and_any_other_error_comes_out_of_the_block() -> None:
+async def test_end_of_the_conversation_raises_nothing_and_other_errors_leave_the_block() -> None:
     async def stream_to(error: Exception) -> None:
         async def fail(samples: Samples) -> None:
             raise error
@@ -151,7 +151,7 @@ class Watched(asyncio.Event):
         return await super().wait()
 
 
-async def test_recording_that_was_held_goes_on_where_it_was() -> None:
+async def test_paused_recording_continues_at_its_position() -> None:
     clock, running = VirtualClock(), Watched()
     ear = Ear(clock, most=3)
     samples = np.arange(3 * RATE, dtype=np.float32)

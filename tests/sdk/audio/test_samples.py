@@ -1,4 +1,4 @@
-"""Samples that may be sent, and samples that come back."""
+"""Tests of the checks and encodings of samples."""
 
 import base64
 
@@ -33,13 +33,13 @@ def test_unfit_audio_is_refused_with_the_remedy(audio: object, remedy: str) -> N
         as_samples(audio)  # type: ignore[arg-type]
 
 
-def test_samples_survive_the_wire() -> None:
+def test_samples_round_trip_through_base64() -> None:
     samples = np.linspace(-1, 1, 1001, dtype=np.float32)
     assert np.array_equal(from_base64(to_base64(samples)), samples)
 
 
 @pytest.mark.parametrize("text", ["not base64!", base64.b64encode(b"12345").decode()])
-def test_audio_that_no_server_should_send_breaks_the_protocol(text: str) -> None:
+def test_malformed_audio_of_the_server_raises_protocol_error(text: str) -> None:
     with pytest.raises(ProtocolError):
         from_base64(text)
 

@@ -1,4 +1,4 @@
-"""WAV files: which are read, what the others are told, what is written."""
+"""Tests of WAV files: reading, errors, writing."""
 
 import struct
 import wave

@@ -1,4 +1,4 @@
-"""Addresses that people write, and the one that is meant."""
+"""Tests of the completion of server addresses."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_address_is_completed(written: str, meant: str) -> None:
         "ws://localhost:8006/v1/transcription/",
     ],
 )
-def test_address_of_one_service_leads_to_the_others(written: str) -> None:
+def test_address_of_one_service_gives_those_of_the_others(written: str) -> None:
     assert endpoint(written, CHAT) == "ws://localhost:8006/ws/chat"
     assert endpoint(written, TRANSCRIPTION) == "ws://localhost:8006/v1/transcription"
     assert endpoint(written, REALTIME, mode="video") == "ws://localhost:8006/v1/realtime?mode=video"

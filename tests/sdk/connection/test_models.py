@@ -1,4 +1,4 @@
-"""The model that the SDK takes where its caller names none."""
+"""Tests of the lookup of served models."""
 
 import json
 

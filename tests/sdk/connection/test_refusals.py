@@ -1,4 +1,4 @@
-"""Every way in which a conversation does not come about."""
+"""Tests of refused conversations: HTTP, TLS, error events, closed sockets."""
 
 import asyncio
 import http
@@ -34,7 +34,7 @@ async def http_server(status: int) -> AsyncIterator[str]:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_certificate_that_is_not_trusted() -> None:
+async def test_untrusted_certificate_names_the_variable() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("localhost").configure_cert(context)
     async with serve(lambda _: asyncio.sleep(0), "localhost", 0, ssl=context) as server:
@@ -55,14 +55,16 @@ async def test_certificate_that_is_not_trusted() -> None:
         (200, ConnectError, False),
     ],
 )
-async def test_refusal_in_http(status: int, kind: type[AntiphonError], retryable: bool) -> None:
+async def test_http_refusal_raises_its_exception(
+    status: int, kind: type[AntiphonError], retryable: bool
+) -> None:
     async with http_server(status) as url:
         error = await refusal(url)
     assert type(error) is kind
     assert error.retryable is retryable
 
 
-async def test_server_that_speaks_no_http() -> None:
+async def test_server_without_http_raises_connect_error() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example.org ESMTP\r\n")
         writer.close()
@@ -83,7 +85,9 @@ async def test_server_that_speaks_no_http() -> None:
         ("invalid_payload", ProtocolError, False),
     ],
 )
-async def test_error_instead_of_a_session(code: str, kind: type[AntiphonError], retryable: bool) -> None:
+async def test_error_event_before_the_session_raises_its_exception(
+    code: str, kind: type[AntiphonError], retryable: bool
+) -> None:
     """The others are in the table of endings."""
 
     async def script(peer: Peer) -> None:
@@ -99,7 +103,7 @@ async def test_error_instead_of_a_session(code: str, kind: type[AntiphonError], 
 
 
 @pytest.mark.parametrize(("code", "retryable"), [(1013, True), (1008, False)])
-async def test_socket_closed_before_the_session(code: int, retryable: bool) -> None:
+async def test_close_before_the_session_is_retryable_by_its_code(code: int, retryable: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.socket.close(code)
 
@@ -110,7 +114,7 @@ async def test_socket_closed_before_the_session(code: int, retryable: bool) -> N
     assert str(code) in str(error)
 
 
-async def test_end_or_nonsense_before_the_session() -> None:
+async def test_end_or_malformed_frame_before_the_session_raises() -> None:
     async def time_out(peer: Peer) -> None:
         await peer.send(QUEUE_DONE, CLOSED | {"reason": "timeout"})
 
@@ -127,7 +131,7 @@ async def test_end_or_nonsense_before_the_session() -> None:
         assert (type(error), error.reason) == (kind, reason)
 
 
-async def test_client_that_is_cancelled_in_the_queue_leaves_it() -> None:
+async def test_cancelled_client_leaves_the_queue() -> None:
     waiting, left = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:

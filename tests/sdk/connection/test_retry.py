@@ -1,4 +1,4 @@
-"""Conversations that are refused for now, and opened again."""
+"""Tests of retries after temporary refusals."""
 
 import asyncio
 import http
@@ -74,7 +74,7 @@ def test_other_refusals_are_retried_only_if_caller_lists_them(reason: str) -> No
     assert retry.delay_s(1, refusal("queue_full")) is None
 
 
-def test_delay_is_at_least_what_the_server_says() -> None:
+def test_delay_is_at_least_retry_after() -> None:
     retry = Retry(first_delay_s=0.5, longest_delay_s=2.0)
     delays = [retry.delay_s(1, refusal("http_429", after_s=7.0)) for _ in range(100)]
     assert all(delay is not None and 7.0 <= delay <= 7.5 for delay in delays)
@@ -110,7 +110,7 @@ def test_retry_after_as_a_date_is_the_time_until_then() -> None:
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
 
 
-async def test_full_queue_is_tried_again_until_it_has_room() -> None:
+async def test_full_queue_is_retried_until_it_has_room() -> None:
     retry = WatchedRetry()
     async with running_worker(ScriptedEngine(slots=1), slots=1) as worker:
         async with running_adapter(worker.address, queue_capacity=1) as stage:
@@ -126,7 +126,7 @@ async def test_full_queue_is_tried_again_until_it_has_room() -> None:
     assert {error.reason for error in retry.refusals} == {"queue_full"}
 
 
-async def test_server_without_a_worker_is_tried_again_until_it_has_one() -> None:
+async def test_server_without_a_worker_is_retried_until_it_has_one() -> None:
     retry = WatchedRetry()
     engine = ScriptedEngine(write("Hello."), info=EVERYTHING)
     async with running_worker(engine) as worker, link_to(worker.address) as link:
@@ -164,7 +164,7 @@ async def busy_server(status: int, times: int, **headers: str) -> AsyncIterator[
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_http_refusal_is_tried_again(status: int) -> None:
+async def test_http_refusal_is_retried(status: int) -> None:
     retry = WatchedRetry()
     async with busy_server(status, times=3, Retry_After="0") as (url, requests):
         async with antiphon.connect(url, retry=retry) as client:
@@ -174,7 +174,7 @@ async def test_http_refusal_is_tried_again(status: int) -> None:
     assert [error.retry_after_s for error in retry.refusals] == [0.0] * 3
 
 
-async def test_wait_beyond_the_deadline_is_not_begun() -> None:
+async def test_delay_beyond_the_deadline_is_not_started() -> None:
     async with busy_server(503, times=1, Retry_After="3600") as (url, requests):
         async with antiphon.connect(url, retry=Retry(deadline_s=3000.0)) as client:
             async with asyncio.timeout(PATIENCE_S):
@@ -217,7 +217,7 @@ async def test_cancelled_wait_ends_at_once() -> None:
     assert len(requests) == 1
 
 
-async def test_lost_connection_is_opened_again_by_reconnect_alone() -> None:
+async def test_lost_connection_is_reopened_only_with_reconnect() -> None:
     retry = WatchedRetry()
     async with running_worker(ScriptedEngine()) as worker, busy_server(503, times=10**9) as (busy, requests):
         async with running_adapter(worker.address, resume_window_s=PATIENCE_S) as stage:

@@ -1,4 +1,4 @@
-"""Tests of what a journal keeps, and where it is cut."""
+"""Tests of a journal's content and bounds."""
 
 import asyncio
 
@@ -37,17 +37,17 @@ def kept(journal: Journal) -> list[int]:
     return [kept.recorded.sampled_ids[0] for kept in journal.recorded()]
 
 
-def test_oldest_units_go_first() -> None:
+def test_oldest_units_are_dropped_first() -> None:
     assert filled(Journal(3), *[LISTEN] * 5) == [3, 4, 5]
 
 
-def test_cut_is_at_a_unit_that_continues_no_turn() -> None:
+def test_journal_begins_with_a_unit_that_continues_no_turn() -> None:
     assert filled(Journal(3), LISTEN, CHUNK, TURN, LISTEN) == [2, 3, 4]
     assert filled(Journal(3), LISTEN, CHUNK, TURN, LISTEN, LISTEN) == [4, 5]
     assert filled(Journal(2), CANCELLED, CHUNK, LISTEN) == []
 
 
-def test_turn_beyond_the_bound_leaves_nothing_until_it_ends() -> None:
+def test_turn_beyond_the_bounds_empties_the_journal_until_it_ends() -> None:
     assert filled(Journal(2), CHUNK, CHUNK, CHUNK, CHUNK) == []
     assert filled(Journal(2), CHUNK, CHUNK, CHUNK, TURN, LISTEN) == [5]
 
@@ -67,7 +67,7 @@ def test_units_without_a_record_are_left_out() -> None:
     assert journal.unanswered(2) == []
 
 
-def test_audio_comes_back_as_it_was_and_takes_half_where_it_can() -> None:
+def test_audio_is_restored_exactly_and_stored_as_pcm16_where_possible() -> None:
     loud = np.array([1.0, 0.1, -1.5], np.float32)
     journal = Journal()
     for unit, samples in enumerate((EXACT, loud), 1):
@@ -97,12 +97,12 @@ def test_settings_are_kept_with_a_seed() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(0, 1), (1, 0)])
-def test_bounds_are_above_nothing(bounds: tuple[int, int]) -> None:
+def test_bounds_of_zero_are_refused(bounds: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Journal(*bounds)
 
 
-async def test_worker_that_does_not_replay_is_named_and_serves_a_fresh_start() -> None:
+async def test_worker_without_replay_is_named_and_serves_a_fresh_start() -> None:
     journal = Journal()
     config = journal.settle(pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO))
     filled(journal, LISTEN)

@@ -62,7 +62,7 @@ def the(kind: type[T], outputs: list[Output], unit: int) -> T:
     return one
 
 
-async def test_turn_brings_its_history(worker: RunningWorker, engine: ScriptedEngine) -> None:
+async def test_turn_carries_its_history(worker: RunningWorker, engine: ScriptedEngine) -> None:
     wav = wav_bytes(np.array([0, 16384], "<i2").tobytes())
     history = [
         Message("system", "Be brief."),
@@ -118,7 +118,7 @@ async def test_spoken_turn() -> None:
     assert sum(len(output.samples) for output in outputs if isinstance(output, SpokenAudio)) == 12_000
 
 
-async def test_clip_of_another_rate_is_refused_here(worker: RunningWorker) -> None:
+async def test_clip_of_another_rate_is_refused_by_the_sdk(worker: RunningWorker) -> None:
     async with Session.open(worker.address, CHAT) as session:
         with pytest.raises(AudioError, match="24000 Hz"):
             await session.send_turn([Message("user", [Clip(SECOND, 24_000)])])
@@ -161,7 +161,7 @@ async def test_chunks_of_audio_of_any_length(worker: RunningWorker, engine: Scri
     assert said(outputs, 1) + said(outputs, 2) == "One two. three"
 
 
-async def test_refused_chunk_is_data(worker: RunningWorker) -> None:
+async def test_refused_chunk_is_an_output(worker: RunningWorker) -> None:
     async with Session.open(worker.address, TOKENS) as session:
         await session.send_chunk([5, 100_000])
         await session.send_chunk([5])
@@ -174,7 +174,7 @@ async def test_refused_chunk_is_data(worker: RunningWorker) -> None:
         await session.send_chunk([5])
 
 
-async def test_worker_that_says_nothing_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_send_times_out_if_the_worker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.grpc.session._SILENCE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("antiphon.grpc.session._DRAIN_TIMEOUT_S", 0.2)
     async with running_worker(ScriptedEngine(hang("generate"), info=EVERYTHING)) as worker:

@@ -120,7 +120,7 @@ async def test_units_in_flight_stay_within_the_window() -> None:
             assert await session.send_unit(SECOND) == session.ready.max_units_in_flight + 1
 
 
-async def test_program_that_reads_late_loses_nothing(worker: RunningWorker) -> None:
+async def test_late_reader_loses_no_output(worker: RunningWorker) -> None:
     async with Session.open(worker.address, CONFIG) as session:
         feeder = asyncio.create_task(feed(session, 100))
         while not (isinstance(output := await anext(session), Finalized) and output.unit == 100):
@@ -130,7 +130,7 @@ async def test_program_that_reads_late_loses_nothing(worker: RunningWorker) -> N
     assert last.unit == 100
 
 
-async def test_forced_listening_says_nothing(engine: ScriptedEngine) -> None:
+async def test_forced_listen_has_no_output(engine: ScriptedEngine) -> None:
     async with running_worker(ScriptedEngine(speak("Yes."))) as worker:
         async with Session.open(worker.address, CONFIG) as session:
             await session.send_unit(SECOND, force_listen=True)
@@ -139,7 +139,7 @@ async def test_forced_listening_says_nothing(engine: ScriptedEngine) -> None:
     assert ends(outputs) == [(1, UnitEnd.LISTEN)]
 
 
-async def test_cancel_overtakes_what_waits() -> None:
+async def test_cancel_overtakes_waiting_units() -> None:
     async with running_worker(ScriptedEngine(hang("generate"), speak("Never said."))) as worker:
         async with Session.open(worker.address, CONFIG) as session:
             await session.send_unit(SECOND)
@@ -152,7 +152,7 @@ async def test_cancel_overtakes_what_waits() -> None:
     assert not any(isinstance(output, Text) for output in outputs)
 
 
-async def test_failed_unit_is_data_and_the_session_goes_on() -> None:
+async def test_failed_unit_is_an_output_and_the_session_continues() -> None:
     async with running_worker(ScriptedEngine(fails(), speak("Yes."))) as worker:
         outputs = await play(worker, 2)
     done = [output for output in outputs if isinstance(output, UnitDone)]
@@ -226,7 +226,7 @@ async def test_error_inside_the_block_cancels_at_once() -> None:
     assert engine.session.is_closed
 
 
-async def test_goodbye_of_a_draining_worker_is_an_output(worker: RunningWorker) -> None:
+async def test_go_away_of_a_draining_worker_is_an_output(worker: RunningWorker) -> None:
     async with Session.open(worker.address, CONFIG) as session:
         worker.worker.interrupt()
         async for output in session:
@@ -246,7 +246,7 @@ async def test_sessions_can_share_a_channel(worker: RunningWorker) -> None:
             assert await three.send_unit(SECOND) == 1
 
 
-async def test_unit_that_is_too_long_is_refused_here(worker: RunningWorker) -> None:
+async def test_too_long_unit_is_refused_by_the_sdk(worker: RunningWorker) -> None:
     async with Session.open(worker.address, CONFIG) as session:
         with pytest.raises(AudioError, match="at most 16000 samples, not 16001"):
             await session.send_unit(np.zeros(16_001, np.float32))

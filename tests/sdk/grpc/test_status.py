@@ -1,4 +1,4 @@
-"""Which exception each status of a worker becomes."""
+"""Tests of the exceptions for the statuses of a worker."""
 
 import grpc
 import pytest
@@ -45,7 +45,7 @@ def status(code: grpc.StatusCode, reason: Reason | None) -> Status:
     ],
     ids=lambda value: str(value) if isinstance(value, Reason) else "",
 )
-def test_status_of_a_worker(
+def test_status_of_a_worker_becomes_its_exception(
     code: grpc.StatusCode,
     reason: Reason,
     before: type[AntiphonError],
@@ -61,13 +61,13 @@ def test_status_of_a_worker(
 
 
 @pytest.mark.parametrize(("code", "ready"), [(Code.INTERNAL, True), (Code.CANCELLED, False)])
-def test_stream_that_broke_or_was_cut_is_a_lost_worker(code: grpc.StatusCode, ready: bool) -> None:
+def test_broken_or_cancelled_stream_is_a_lost_worker(code: grpc.StatusCode, ready: bool) -> None:
     error = status(code, None).error("unix:worker.sock", ready=ready)
     assert isinstance(error, SessionClosed if ready else ConnectError)
     assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
 
 
-def test_lost_worker_has_a_name_of_its_own() -> None:
+def test_lost_worker_has_its_own_reason() -> None:
     before = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=False)
     after = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=True)
     assert isinstance(before, ConnectError)
@@ -77,7 +77,7 @@ def test_lost_worker_has_a_name_of_its_own() -> None:
     assert before.reason == after.reason == Reason.WORKER_LOST
 
 
-def test_message_that_grpc_refused_has_a_name() -> None:
+def test_message_refused_by_grpc_has_its_own_reason() -> None:
     error = status(Code.RESOURCE_EXHAUSTED, None).error("unix:worker.sock", ready=True)
     assert isinstance(error, ProtocolError)
     assert error.reason == Reason.MESSAGE_TOO_LARGE

@@ -1,4 +1,4 @@
-"""Tools over the three streams: what is offered, calls as they come, and results in the history."""
+"""Tests of tools over the three streams: offers, streamed calls, and results in the history."""
 
 from dataclasses import replace
 

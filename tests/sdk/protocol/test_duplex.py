@@ -60,7 +60,7 @@ def test_init_argument_of_another_type_is_refused_by_name(arguments: dict[str, A
 
 
 @pytest.mark.parametrize("mode", ["chat", "", None, 1, ["audio"]])
-def test_mode_that_is_none_of_a_conversation_is_refused(mode: object) -> None:
+def test_unknown_mode_is_refused(mode: object) -> None:
     with pytest.raises(antiphon.ProtocolError, match='`mode` of a conversation: expected "audio" or "video"'):
         check_mode(mode)
 

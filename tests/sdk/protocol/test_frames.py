@@ -1,4 +1,4 @@
-"""Frames of a camera: which files are sent, and with which second of audio."""
+"""Tests of camera frames: which files are accepted, and with which second of audio they are sent."""
 
 import base64
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_frame_bytes_of_a_large_file_and_of_another_type_are_refused(tmp_path: P
         frame_bytes([1, 2])  # type: ignore[arg-type]
 
 
-def test_frames_that_wait_go_with_the_next_audio_once_and_beyond_four_drop_the_oldest() -> None:
+def test_waiting_frames_go_with_the_next_audio_once_and_a_fifth_drops_the_oldest() -> None:
     queue = queue_of(b"ab")
     assert queue.take(SECOND) == texts(b"ab")
     assert queue.take(SECOND) == []
@@ -67,7 +67,7 @@ def test_frames_beyond_four_in_a_second_wait_for_the_next_one() -> None:
     assert queue.take(SECOND // 4) == texts(b"e")
 
 
-def test_second_that_is_completed_by_the_server_begins_another_one() -> None:
+def test_second_that_the_server_completes_resets_the_frame_count() -> None:
     queue = queue_of(b"abcd")
     assert queue.take(100) == texts(b"abcd")
     queue.put(b"e")

@@ -104,7 +104,7 @@ async def test_answer_comes_in_pieces_and_then_whole() -> None:
     assert (answer.recording_session_id, answer.unsupported_fields) == ("rec_1", ("tts.language",))
 
 
-async def test_answer_can_be_had_as_a_whole() -> None:
+async def test_answer_returns_the_whole_answer() -> None:
     async def script(peer: Peer) -> None:
         assert (await peer.request())["streaming"] is False
         await peer.send(PREFILLED, done("Seven.", audio_data=to_base64(TONE)))
@@ -115,7 +115,7 @@ async def test_answer_can_be_had_as_a_whole() -> None:
     assert (answer.text, answer.samples.tolist()) == ("Seven.", [0.5, -0.5])
 
 
-async def test_request_says_no_more_than_was_asked_for() -> None:
+async def test_request_contains_only_the_given_options() -> None:
     assert await requested() == {
         "messages": [{"role": "user", "content": "Name a prime."}],
         "streaming": True,
@@ -127,7 +127,7 @@ async def test_request_says_no_more_than_was_asked_for() -> None:
     }
 
 
-async def test_request_carries_everything_that_was_asked_for() -> None:
+async def test_request_contains_all_given_options() -> None:
     generation = {"max_new_tokens": 9, "temperature": 0.0, "top_p": 0.5, "length_penalty": 1.2}
     image = {"max_slice_nums": 2, "use_image_id": False}
     sent = await requested(
@@ -183,7 +183,7 @@ async def test_messages_carry_text_pictures_recordings_and_videos(tmp_path: Path
     ]
 
 
-def test_bytes_that_are_no_video(tmp_path: Path) -> None:
+def test_bytes_that_are_no_video_are_refused(tmp_path: Path) -> None:
     (tmp_path / "old.avi").write_bytes(b"RIFF")
     with pytest.raises(VideoError, match="are those of an MP4, MOV, WebM or Matroska file"):
         Video(b"RIFF")
@@ -224,7 +224,7 @@ async def refusal(script: object) -> AntiphonError:
     ("code", "kind", "retryable"),
     [(1013, ConnectError, True), (1008, ConnectError, False), (1009, ProtocolError, False)],
 )
-async def test_socket_closed_before_the_answer(code: int, kind: type[AntiphonError], retryable: bool) -> None:
+async def test_close_before_the_answer_raises(code: int, kind: type[AntiphonError], retryable: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.socket.close(code)
@@ -235,7 +235,7 @@ async def test_socket_closed_before_the_answer(code: int, kind: type[AntiphonErr
     assert str(code) in str(error)
 
 
-async def test_server_that_does_not_read_the_request_is_heard() -> None:
+async def test_error_of_a_server_that_does_not_read_the_request_is_raised() -> None:
     async def shut_down(peer: Peer) -> None:
         await peer.send({"type": "error", "error": "Shutting down.", "code": "service_unavailable"})
         await peer.socket.close(1013)
@@ -251,7 +251,7 @@ async def test_server_that_does_not_read_the_request_is_heard() -> None:
     assert caught.value.reason == "too_large"
 
 
-async def test_answer_that_fails_raises_after_what_came() -> None:
+async def test_failed_answer_raises_after_the_received_events() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(PREFILLED, chunk("Sev"))
@@ -286,7 +286,7 @@ async def test_leaving_the_block_stops_the_answer() -> None:
             await turn.answer()
 
 
-async def test_leaving_the_client_stops_what_another_task_reads() -> None:
+async def test_leaving_the_client_stops_the_answers_of_other_tasks() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(PREFILLED)
@@ -305,7 +305,7 @@ async def test_leaving_the_client_stops_what_another_task_reads() -> None:
         assert await asyncio.wait_for(reader, PATIENCE_S) == [Prefilled(27)]
 
 
-async def test_program_that_reads_late_loses_nothing() -> None:
+async def test_late_reader_loses_no_event() -> None:
     everything_sent = asyncio.Event()
 
     async def script(peer: Peer) -> None:

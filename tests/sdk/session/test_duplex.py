@@ -284,7 +284,7 @@ async def test_paused_conversation_sends_nothing_until_it_is_resumed() -> None:
                 await ended()
 
 
-async def test_recording_stands_still_while_the_conversation_is_paused(tmp_path: Path) -> None:
+async def test_recording_keeps_its_position_while_the_conversation_is_paused(tmp_path: Path) -> None:
     antiphon.write_wav(tmp_path / "question.wav", SECOND[:1600], 16_000)
     heard: list[object] = []
 

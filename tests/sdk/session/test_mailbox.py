@@ -1,4 +1,4 @@
-"""Events that wait to be read, and what gives way when too many do."""
+"""Tests of the mailbox of unread events, and of its overflow."""
 
 import asyncio
 
@@ -51,7 +51,7 @@ CLOSED = antiphon.Closed("user_stop", None, None)
     ],
     ids=["audio first", "then listening", "never the end"],
 )
-async def test_oldest_that_matters_least_gives_way(
+async def test_full_mailbox_drops_the_oldest_of_the_least_important(
     capacity: int, put: list[antiphon.Event], got: list[antiphon.Event]
 ) -> None:
     mailbox = EventMailbox(capacity=capacity)
@@ -72,7 +72,7 @@ async def test_error_comes_after_everything_that_was_received_before_it() -> Non
             await mailbox.get()
 
 
-async def test_full_stream_waits_for_its_reader() -> None:
+async def test_full_mailbox_blocks_its_writer() -> None:
     mailbox: WaitingMailbox[int] = WaitingMailbox(capacity=1)
     await mailbox.put(1)
     second = asyncio.create_task(mailbox.put(2))

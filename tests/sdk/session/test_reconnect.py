@@ -67,7 +67,7 @@ async def expect(session: antiphon.DuplexSession, *kinds: type) -> Any:
     return event
 
 
-async def test_lost_connection_is_opened_again_and_nothing_is_missed_or_repeated() -> None:
+async def test_lost_connection_is_resumed_without_missing_or_repeated_events() -> None:
     engine = ScriptedEngine(listen(), hang("generate"), speak("word"))
     async with conversing(engine) as (session, link):
         for _ in range(3):
@@ -89,7 +89,7 @@ async def test_lost_connection_is_opened_again_and_nothing_is_missed_or_repeated
         assert list(engine.session.heard) == [1, 2, 3, 4]
 
 
-async def test_audio_sent_into_a_lost_connection_is_heard_once() -> None:
+async def test_audio_sent_on_a_lost_connection_arrives_once() -> None:
     """The network takes it and does not deliver it."""
     engine = ScriptedEngine(listen())
     async with conversing(engine) as (session, link):
@@ -106,7 +106,7 @@ async def test_audio_sent_into_a_lost_connection_is_heard_once() -> None:
         assert all(np.allclose(pcm, 0.1) for pcm in engine.session.heard.values())
 
 
-async def test_server_that_is_away_for_too_long_ends_the_conversation() -> None:
+async def test_server_unreachable_beyond_the_window_ends_the_conversation() -> None:
     engine = ScriptedEngine(listen())
     async with conversing(engine, resume_window_s=1) as (session, link):
         link.target = None
@@ -253,7 +253,7 @@ async def test_transcription_goes_on_over_another_connection() -> None:
         assert heard_s(engine) == 2
 
 
-async def test_transcription_that_sends_all_before_it_reads_is_written_down_once() -> None:
+async def test_transcription_sent_before_reading_arrives_once() -> None:
     """No task receives when the connection is lost: the sending task opens the next one."""
     engine = ScriptedEngine(write("One "), info=EVERYTHING)
     async with transcribing(engine) as (session, link):

@@ -64,7 +64,7 @@ async def until_transcript(session: antiphon.TranscriptionSession) -> list[antip
     return events
 
 
-async def test_words_come_while_audio_is_still_sent() -> None:
+async def test_deltas_arrive_while_audio_is_sent() -> None:
     async def script(peer: Peer) -> None:
         await greet(peer)
         await peer.receive(COMMIT)
@@ -175,7 +175,7 @@ async def test_failed_utterance_is_an_event_and_the_next_audio_begins_another(co
         assert isinstance((await until_transcript(session))[-1], antiphon.Transcript)
 
 
-async def test_error_that_is_read_late_does_not_keep_the_next_utterance_from_ending() -> None:
+async def test_late_read_error_does_not_block_the_end_of_the_next_utterance() -> None:
     async def script(peer: Peer) -> None:
         await greet(peer)
         await utterance(peer)

@@ -19,7 +19,7 @@ def test_traceparent_round_trips_and_only_valid_tracestate_is_kept() -> None:
     assert not malformed.trace_state
 
 
-def test_malformed_is_none() -> None:
+def test_malformed_traceparent_is_none() -> None:
     for text in (
         *(None, "", "00", GIVEN[:-1], GIVEN.replace("-", "_"), GIVEN.upper(), "ff" + GIVEN[2:]),
         *("00-" + "0" * 32 + GIVEN[35:], GIVEN[:36] + "0" * 16 + "-01", GIVEN + "-more", "é" * 55),

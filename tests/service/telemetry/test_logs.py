@@ -1,4 +1,4 @@
-"""The log of the services: lines for machines, text for people, no floods."""
+"""Tests of the services' logs: JSON lines, text on terminals, collapsed warnings."""
 
 import asyncio
 import io
@@ -103,7 +103,7 @@ async def test_each_session_has_its_own_fields_in_every_task(log: Log) -> None:
     }
 
 
-def test_text_for_people_is_one_line_and_terminals_alone_get_it(restored_log: None) -> None:
+def test_text_format_is_one_line_and_only_for_terminals(restored_log: None) -> None:
     log = Log(TextFormatter())
     log.logger.warning("the worker is %s", "gone", extra={"worker_id": "w", "trace_id": "0af7"})
     assert log.stream.getvalue()[8:] == " WARNING there: the worker is gone worker_id=w\n"

@@ -49,12 +49,12 @@ def recorded(environ: dict[str, str], count: int = 1) -> tuple[int, int]:
         ("parentbased_traceidratio", "1", 10),
     ],
 )
-def test_sampler_decides_and_always_does_not_ask_it(sampler: str, argument: str, expected: int) -> None:
+def test_tracer_follows_the_sampler_and_always_ignores_it(sampler: str, argument: str, expected: int) -> None:
     environ = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
     assert recorded(environ, 10) == (expected, 10)
 
 
-def test_traces_are_off_metrics_are_scraped_and_nothing_is_set_for_the_whole_process_by_default() -> None:
+def test_defaults_are_no_traces_scraped_metrics_and_no_global_providers() -> None:
     telemetry = start("here", {})
     assert not telemetry.tracer.start_span("x").is_recording()
     assert not telemetry.always.start_span("x").is_recording()
@@ -93,7 +93,7 @@ def test_resource_names_the_service_and_a_disabled_sdk_does_nothing(monkeypatch:
         *(("OTEL_TRACES_SAMPLER_ARG", share) for share in ("often", "-1", "1.5", "nan")),
     ],
 )
-def test_variable_that_cannot_be_honoured_is_named(variable: str, value: str) -> None:
+def test_unusable_variable_is_named(variable: str, value: str) -> None:
     environ = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", variable: value}
     hint = "from 0 to 1" if variable.endswith("_ARG") else "set it to"
     with pytest.raises(TelemetryError, match=f"{variable} is '{value}'.*{hint}"):
@@ -173,7 +173,7 @@ def collector(answer: Callable[[http.server.BaseHTTPRequestHandler], object]) ->
     server.server_close()
 
 
-def test_instruments_are_as_they_are_declared() -> None:
+def test_instruments_match_their_declarations() -> None:
     telemetry = start("here", {})
     Histogram(telemetry.meter, semconv.ADAPTER_OVERHEAD).record(0.0007)
     Histogram(telemetry.meter, semconv.UNIT).recorder("chat", "turn")(0.2)
@@ -258,7 +258,7 @@ def test_spans_that_could_not_be_exported_are_counted(monkeypatch: pytest.Monkey
     assert drops.count == 3
 
 
-def test_end_waits_for_a_deaf_collector_but_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shutdown_waits_only_briefly_for_an_unresponsive_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     with collector(lambda _: over.wait(10 * DEADLINE_S)) as endpoint:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
@@ -271,7 +271,7 @@ def test_end_waits_for_a_deaf_collector_but_not_long(monkeypatch: pytest.MonkeyP
     assert not ending.is_alive()
 
 
-def test_sdk_of_clients_does_not_care_for_the_variables() -> None:
+def test_client_sdk_ignores_the_variables() -> None:
     code = "import antiphon, sys; assert 'opentelemetry' not in sys.modules"
     environ = {**os.environ, "OTEL_SDK_DISABLED": "true", "OTEL_TRACES_SAMPLER": "nonsense"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, timeout=PATIENCE_S, check=False)

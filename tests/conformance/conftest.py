@@ -1,4 +1,4 @@
-"""Processes that many tests share: they do not disturb each other, because each has sessions of its own."""
+"""Processes that many tests share; each test has sessions of its own."""
 
 from collections.abc import Iterator
 
@@ -19,20 +19,17 @@ from ws_adapter.worker.registry import Occupied
 SLOTS = 24
 
 RESUMABLE = ("--resume-window-s", "30")
-"""As a user's adapter is: every session offers a token."""
+"""The default resume window of an adapter, in which every session has a resume token."""
 
 
 @pytest.fixture
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers do not say who has their slots, as those of the contract before: only a refusal tells."""
+    """Hide which sessions hold the workers' slots, as with workers of the previous release."""
     monkeypatch.setattr(registry, "Occupied", lambda question=0, slots=None: Occupied(question))
 
 
 def _served(worker: Worker, slots: int) -> Iterator[Stack]:
-    """An adapter with the options that users meet.
-
-    Whatever its clients did, every slot is free in the end and nothing went wrong unseen.
-    """
+    """Yield an adapter in front of `worker`; at the end assert free slots and a log without tracebacks."""
     with running_stack(worker) as stack:
         yield stack
         stack.wait_until(free_slots=slots)
@@ -41,69 +38,69 @@ def _served(worker: Worker, slots: int) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def scripted() -> Iterator[Worker]:
-    """A worker whose sessions bring their scripts along, for any number of adapters."""
+    """Yield a worker that plays the script in each session's system prompt."""
     with prompted_worker(SLOTS) as worker:
         yield worker
 
 
 @pytest.fixture(scope="session")
 def stack(scripted: Worker) -> Iterator[Stack]:
-    """An adapter with the options that users meet, in front of `scripted`."""
+    """Yield an adapter in front of `scripted`."""
     yield from _served(scripted, SLOTS)
 
 
 @pytest.fixture(scope="session")
 def one_slot() -> Iterator[Stack]:
-    """An adapter whose worker has one slot, and brings its script along as `scripted`."""
+    """Yield an adapter in front of a worker like `scripted` with one slot."""
     with prompted_worker(1) as worker:
         yield from _served(worker, 1)
 
 
 @pytest.fixture
 async def narrow(one_slot: Stack) -> Stack:
-    """`one_slot`, with its slot free."""
+    """Return `one_slot` once its slot is free."""
     await one_slot.until(free_slots=1)
     return one_slot
 
 
 @pytest.fixture(scope="session")
 def transcriber() -> Iterator[Stack]:
-    """An adapter whose worker transcribes, and plays to each session the script it was told last."""
+    """Yield an adapter whose worker transcribes; `Worker.next` sets the script of the next session."""
     with transcribing_worker(SLOTS) as worker:
         yield from _served(worker, SLOTS)
 
 
 @pytest.fixture(scope="session")
 def one_transcriber() -> Iterator[Stack]:
-    """The same with one slot."""
+    """Yield a stack like `transcriber` with one slot."""
     with transcribing_worker(1) as worker:
         yield from _served(worker, 1)
 
 
 @pytest.fixture
 async def narrow_transcriber(one_transcriber: Stack) -> Stack:
-    """`one_transcriber`, with its slot free."""
+    """Return `one_transcriber` once its slot is free."""
     await one_transcriber.until(free_slots=1)
     return one_transcriber
 
 
 @pytest.fixture(scope="session")
 def chatter() -> Iterator[Stack]:
-    """An adapter whose worker chats, and converses; system messages are scripts."""
+    """Yield an adapter whose worker has chat and full duplex; system messages are scripts."""
     with chatting_worker(SLOTS) as worker:
         yield from _served(worker, SLOTS)
 
 
 @pytest.fixture(scope="session")
 def one_chatter() -> Iterator[Stack]:
-    """The same with one slot."""
+    """Yield a stack like `chatter` with one slot."""
     with chatting_worker(1) as worker:
         yield from _served(worker, 1)
 
 
 @pytest.fixture
 async def narrow_chatter(one_chatter: Stack) -> Stack:
-    """`one_chatter`, with its slot free."""
+    """Return `one_chatter` once its slot is free."""
     await one_chatter.until(free_slots=1)
     return one_chatter
 

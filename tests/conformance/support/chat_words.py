@@ -1,4 +1,4 @@
-"""Events of the chat tests, on `/ws/chat` (C) and on `/v1/realtime?mode=chat` (G3)."""
+"""Events of the chat tests, on `/ws/chat` and on `/v1/realtime?mode=chat`."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ REALTIME = "/v1/realtime?mode=chat"
 USER: Event = {"role": "user", "content": "Name a prime."}
 CLOSE: Event = {"type": "session.close", "reason": "user_stop"}
 INPUT_TOKENS = 12
-"""Of every scripted turn."""
+"""The input tokens of every scripted turn."""
 
 
 def scripted(*plays: Play, **script: Any) -> Event:
@@ -40,7 +40,7 @@ def request(*plays: Play, key: str = "", **fields: Any) -> Event:
 
 
 def append(*plays: Play, key: str = "", **fields: Any) -> Event:
-    """The same on `/v1/realtime`."""
+    """Return the same request as an event of `/v1/realtime`."""
     return {"type": "input.append", "input": request(*plays, key=key, **fields)}
 
 
@@ -123,7 +123,7 @@ def place(position: int) -> Event:
 
 
 async def begin(client: Client, payload: Event | None = None) -> Event:
-    """Through to `session.created` on `/v1/realtime`, which is returned."""
+    """Run the opening on `/v1/realtime`; return `session.created`."""
     await client.expect("session.queue_done")
     await client.send({"type": "session.init", "payload": payload or {}})
     return await client.expect("session.created")

@@ -1,4 +1,4 @@
-"""Clients that write down everything they receive: one on a WebSocket library, one on a bare socket."""
+"""Clients that record all received events: one with a WebSocket library, one with a plain socket."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 
 
 def kind(event: Event) -> str:
-    """`error:CODE` of errors, `kind` of deltas, `type` of everything else."""
+    """Return `error:CODE` of an error, `kind` of a delta, `type` of any other event."""
     if event["type"] == "error":
         code = event["error"]["code"] if isinstance(event["error"], dict) else event["code"]
         return f"error:{code}"
@@ -30,12 +30,12 @@ def kind(event: Event) -> str:
 
 
 def kinds(events: list[Event]) -> list[str]:
-    """`kind` of each."""
+    """Return the `kind` of each event."""
     return [kind(event) for event in events]
 
 
 class Client:
-    """A client of any dialect. `events` holds all that came, in order; those `ignored` are not returned."""
+    """A client of any dialect. `events` holds all received events; `next` skips the kinds in `ignored`."""
 
     def __init__(self, socket: ClientConnection) -> None:
         assert socket.request is not None
@@ -52,7 +52,7 @@ class Client:
             await self.socket.send(event if isinstance(event, str | bytes) else json.dumps(event))
 
     async def next(self, within_s: float = PATIENCE_S) -> Event:
-        """The next event, one that the published schemas have, in a text frame of at most 16 MiB."""
+        """Return the next event; assert its schema and a text frame of at most 16 MiB."""
         async with asyncio.timeout(within_s):
             while kind(event := self._read(await self.socket.recv())) in self.ignored:
                 pass
@@ -84,7 +84,7 @@ class Client:
         return await self.next()
 
     async def until(self, name: str, within_s: float = PATIENCE_S) -> list[Event]:
-        """Everything up to the first event of this kind, which comes last."""
+        """Return the events up to the first one of this kind, which is the last item."""
         start = len(self.events)
         while kind(await self.next(within_s)) != name:
             pass
@@ -100,13 +100,13 @@ class Client:
             return found, self.socket.close_code
 
     def vanish(self) -> None:
-        """Cuts the connection without a word."""
+        """Abort the connection without a Close frame."""
         self.socket.transport.abort()
 
 
 @asynccontextmanager
 async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Lets something else be done inside the block, which ends it."""
+    """Run `work` during the block, and cancel it at the end."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -117,7 +117,7 @@ async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def narrow_socket(host: str) -> socket.socket:
-    """Connected to `host:port`, with room for a few KB of what comes."""
+    """Return a socket that is connected to `host:port`, with a receive buffer of 4 KiB."""
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     found.setblocking(False)
@@ -127,7 +127,7 @@ async def narrow_socket(host: str) -> socket.socket:
 
 
 class RawClient:
-    """A client that speaks frames, right or wrong."""
+    """A client that sends valid and invalid WebSocket frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str) -> None:
         self._reader = reader
@@ -137,7 +137,7 @@ class RawClient:
 
     @classmethod
     async def connect(cls, host: str, target: str) -> "RawClient":
-        """Connects to `host:port` and upgrades; little fits into its buffers while it does not read."""
+        """Connect to `host:port` and upgrade, with small receive buffers."""
         reader, writer = await asyncio.open_connection(sock=await narrow_socket(host), limit=4096)
         key = base64.b64encode(os.urandom(16)).decode()
         lines = [
@@ -162,17 +162,17 @@ class RawClient:
         await self._writer.drain()
 
     async def flood(self, opcode: int, payload: bytes, count: int) -> None:
-        """Sends so many equal frames at once."""
+        """Send `count` equal frames at once."""
         self._writer.write(_frame(opcode, payload) * count)
         await self._writer.drain()
 
     async def send(self, *events: Event) -> None:
-        """Sends proper events."""
+        """Send events as text frames."""
         for event in events:
             await self.frame(TEXT, json.dumps(event).encode())
 
     async def read(self) -> tuple[int, bytes]:
-        """The next frame: its opcode and what it holds."""
+        """Return the opcode and the payload of the next frame."""
         async with asyncio.timeout(PATIENCE_S):
             first, second = await self._reader.readexactly(2)
             assert first & 0x80, "the server does not fragment"
@@ -185,7 +185,7 @@ class RawClient:
             return first & 0x0F, await self._reader.readexactly(size)
 
     async def expect(self, *names: str) -> Event:
-        """See `Client.expect`."""
+        """Read one event for each name, as `Client.expect` does; return the last."""
         event: Event = {}
         for name in names:
             opcode, payload = await self.read()
@@ -218,7 +218,7 @@ class RawClient:
         return self.events[start:], struct.unpack("!H", payload[:2])[0], payload[2:].decode()
 
     def vanish(self) -> None:
-        """Cuts the connection without a word."""
+        """Abort the connection without a Close frame."""
         self._writer.transport.abort()
 
 

@@ -1,4 +1,4 @@
-"""Rows about minutes: adapter and worker in the test's own process, on real sockets, with a clock to turn."""
+"""Adapter and worker in the process of the test, on real sockets and with a manual clock."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ class Clockwork:
     engine: ScriptedEngine
 
     async def advance(self, seconds: float) -> None:
-        """Lets time pass; whatever is due meanwhile happens, in order."""
+        """Advance the clock; timers that become due run in order."""
         await self.clock.advance(seconds)
 
     @property
@@ -41,7 +41,7 @@ class Clockwork:
 
 @asynccontextmanager
 async def clockwork_before(target: str) -> AsyncIterator[Clockwork]:
-    """The same in front of a worker that is there already."""
+    """Run an adapter with a manual clock in front of the running worker at `target`."""
     clock = ManualClock()
     async with running_adapter(target, clock=clock) as stage:
         yield Clockwork(stage, clock, ScriptedEngine())
@@ -49,7 +49,7 @@ async def clockwork_before(target: str) -> AsyncIterator[Clockwork]:
 
 @asynccontextmanager
 async def clockwork(slots: int = 2, info: ModelInfo = SEEING, **options: Any) -> AsyncIterator[Clockwork]:
-    """Adapter options as `ws_adapter.options` names them; sessions bring their scripts along as prompts."""
+    """Run an adapter with these options in front of a worker; system prompts are scripts."""
     clock = ManualClock()
     engine = ScriptedEngine(slots=slots, info=info, prompted=True)
     async with running_worker(engine, slots=slots) as worker:

@@ -1,4 +1,4 @@
-"""The dialect of `/ws/duplex` in the words of a client, and what it has to be told."""
+"""Events of `/ws/duplex` as a client sends and expects them."""
 
 import base64
 import io
@@ -55,7 +55,7 @@ def jpeg(shade: int = 0, side: int = 32) -> str:
 
 
 async def begin_script(client: Client, script: Script, *, is_bare: bool = False, **fields: Any) -> Event:
-    """Through to `prepared`, which is returned."""
+    """Run the opening with a script; return `prepared`."""
     if not is_bare:
         await client.expect("queue_done")
     await client.send(prepare(script, **fields))
@@ -63,12 +63,12 @@ async def begin_script(client: Client, script: Script, *, is_bare: bool = False,
 
 
 async def begin(client: Client, *plays: Play, is_bare: bool = False, **fields: Any) -> Event:
-    """See `begin_script`."""
+    """Run the opening with a script of `plays`; return `prepared`."""
     return await begin_script(client, Script(plays), is_bare=is_bare, **fields)
 
 
 async def stop(client: Client, label: str | None = LABEL) -> list[Event]:
-    """Stops; returns what came before `stopped`."""
+    """Send `stop`; return the events before `stopped`."""
     await client.send(STOP)
     events, code = await client.end()
     assert code == 1000
@@ -83,7 +83,7 @@ _FIGURES = {
     **{name: Number() for name in ("n_tokens", "n_tts_tokens", "vision_slices", "vision_tokens")},
     "server_send_ts": UNIX_S,
 }
-"""On every `result`."""
+"""The metrics in every `result`."""
 
 
 def listens(unit: int | Number, **more: Any) -> Event:
@@ -116,7 +116,7 @@ class Samples:
 
 @dataclass(eq=False)
 class _SomeError:
-    """Equals an `error` with this code whose `message` repeats `error`, whatever that says."""
+    """Equals an `error` with this code whose `message` repeats `error`, with any text."""
 
     code: str
 
@@ -127,7 +127,7 @@ class _SomeError:
 
 
 def error(code: str, text: str | None = None) -> Any:
-    """An `error`; its `message` repeats `error`, whatever that says if no text is given."""
+    """Return an `error` whose `message` repeats `error`; without `text` any text matches."""
     if text is None:
         return _SomeError(code)
     return {"type": "error", "error": text, "code": code, "message": text, "trace_id": TRACE_ID}

@@ -87,7 +87,7 @@ USAGE = {
 
 
 def prompt_usage(tokens: int) -> dict[str, Any]:
-    """`usage` of a session whose settings have so many tokens, before it was given anything."""
+    """Return the `usage` of a session without input whose prompt has `tokens` tokens."""
     kinds = {"audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
     return {
         "total_tokens": tokens,
@@ -99,7 +99,7 @@ def prompt_usage(tokens: int) -> dict[str, Any]:
 
 
 def error(code: str, param: str | None = None, side: str = "client_error", **body: Any) -> dict[str, Any]:
-    """An `error` event of `/v1/realtime`; a state machine by itself has no trace to name."""
+    """Return a matcher of an `error` event of `/v1/realtime`; a machine alone sends no `trace_id`."""
     body = {"code": code, "message": SOME_TEXT, "type": side, **body}
     if param is not None:
         body["param"] = param

@@ -1,4 +1,4 @@
-"""Recorded questions, and what the shipped model was taught to answer."""
+"""Recorded questions, and the answers of the shipped model."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ RECORDINGS = Path(make.__file__).parent
 
 
 def recording(name: str, rate_hz: int = 16_000, silence_s: float = 0.0) -> NDArray[np.float32]:
-    """Its samples, and silence behind them."""
+    """Return the samples of a recording, followed by silence."""
     said = read_wav(RECORDINGS / f"{name}.wav").astype(np.float32)
     said = np.concatenate([said, np.zeros(round(silence_s * 16_000), np.float32)])
     return said if rate_hz == 16_000 else soxr.resample(said, 16_000, rate_hz)

@@ -1,4 +1,4 @@
-"""A worker and an adapter as processes of their own, ended by their ids whatever happens."""
+"""A worker and an adapter as processes, which always end with the test."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ class Log:
         return self.path.read_text(errors="replace")
 
     def count(self, marker: str) -> int:
-        """How many lines hold `marker`."""
+        """Return the number of lines that contain `marker`."""
         return sum(marker in line for line in self.text.splitlines())
 
     def wait_for(self, marker: str, count: int) -> None:
@@ -67,7 +67,7 @@ def running(module: str, *arguments: str) -> Iterator[tuple[Process, Log]]:
 
 
 def _end(process: Process) -> None:
-    """Twice the signal: a server that still has sessions does not wait for them."""
+    """Send SIGTERM twice, so that a server does not wait for its sessions."""
     for _ in range(2):
         process.terminate()
         try:
@@ -95,14 +95,14 @@ def wait_for(process: Process, log: Log, marker: str) -> str:
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker; `target` is what an adapter is given."""
+    """A worker process; `target` is its address for an adapter."""
 
     process: Process
     log: Log
     target: str
 
     def release(self, key: str, step: str, unit: int) -> None:
-        """Lets a held unit of the session with this key go on; for prompted workers."""
+        """Release a held unit of the session with this key; for prompted workers."""
         self._tell(f"release {key} {step} {unit}")
 
     def next(self, *plays: Play, **script: Any) -> None:
@@ -118,28 +118,28 @@ class Worker:
 
 @contextmanager
 def scripted_worker(*arguments: str) -> Iterator[Worker]:
-    """See `tests.support.scripted_worker`."""
+    """Run `tests.support.scripted_worker`."""
     with running("tests.support.scripted_worker", "--listen", "127.0.0.1:0", *arguments) as (process, log):
         yield Worker(process, log, wait_for(process, log, "worker ready on "))
 
 
 @contextmanager
 def prompted_worker(slots: int = 24, *arguments: str) -> Iterator[Worker]:
-    """A scripted worker whose sessions bring their scripts along as system prompts."""
+    """Run a scripted worker that plays the script in each session's system prompt."""
     with scripted_worker("--prompted", "--slots", str(slots), *arguments) as worker:
         yield worker
 
 
 @contextmanager
 def transcribing_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
-    """A scripted worker that transcribes what it is told with `Worker.next`, and talks with video."""
+    """Run a scripted worker for transcription, by scripts of `Worker.next`, and for video sessions."""
     with prompted_worker(slots, "--modes", "transcribe,audio,video", *arguments) as worker:
         yield worker
 
 
 @contextmanager
 def chatting_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
-    """A scripted worker that chats, and talks with video; system messages of turns are scripts too."""
+    """Run a scripted worker for chats and video sessions; system messages of turns are scripts, too."""
     with prompted_worker(slots, "--modes", "chat,audio,video", *arguments) as worker:
         yield worker
 
@@ -176,7 +176,7 @@ class Stack:
 
     @asynccontextmanager
     async def raw_client(self, target: str = "/v1/realtime?mode=audio") -> AsyncIterator[RawClient]:
-        """A client that decides about every byte of its frames."""
+        """Yield a client that builds its own frames."""
         client = await RawClient.connect(self.address.removeprefix("http://"), target)
         try:
             yield client
@@ -188,7 +188,7 @@ class Stack:
         return await to_thread(self.ask_http, path, method)
 
     def ask_http(self, path: str, method: str = "GET") -> tuple[int, Any]:
-        """As `request`, for those who may block."""
+        """Return status and JSON body of an HTTP request; block until it is answered."""
         request = urllib.request.Request(self.address + path, method=method)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
@@ -197,14 +197,14 @@ class Stack:
             return refused.code, json.load(refused)
 
     def wait_until(self, **state: Any) -> None:
-        """Waits until `/ready` says this."""
+        """Wait until `/ready` reports `state`."""
         end = time.monotonic() + PATIENCE_S
         while not state.items() <= (told := self.ask_http("/ready")[1]).items():
             assert time.monotonic() < end, f"{told} never became {state}\n{self.log.text}"
             time.sleep(0.02)
 
     async def until(self, **state: Any) -> None:
-        """See `wait_until`."""
+        """Wait until `/ready` reports `state`, without blocking the event loop."""
         await to_thread(lambda: self.wait_until(**state))
 
     def wait_until_nothing_runs(self) -> None:
@@ -215,7 +215,7 @@ class Stack:
             time.sleep(0.02)
 
     async def until_queue(self, length: int) -> None:
-        """Waits until so many clients wait for a slot."""
+        """Wait until `length` clients wait for a slot."""
         async with timeout(PATIENCE_S):
             while (await self.request("/api/queue"))[1]["queue_length"] != length:
                 pass

@@ -1,4 +1,4 @@
-"""Transcription in the words of a client, and what it has to be told."""
+"""Events of `/v1/transcription` as a client sends and expects them."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ FINAL: Event = {"type": "input_audio_buffer.commit", "final": True}
 UNKNOWN: Event = {"type": "response.create"}
 
 TELLS = Play(tells=True, tokens=0)
-"""A unit that says what the session was given, see `tests.support.scripted_engine.Play.tells`."""
+"""A unit whose text reports the inputs of the session as JSON (`Play.tells`)."""
 
 
 def append(samples: int = RATE, level: float = 0.1) -> Event:
@@ -35,7 +35,7 @@ def delta(text: str) -> Event:
 
 
 def done(text: str = "", completion: int | None = None, prompt: int = PROMPT_TOKENS) -> Event:
-    """An utterance's last event; how many units it took may not matter."""
+    """Return `transcription.done`; without `completion` any number of tokens matches."""
     usage: Event = {
         "prompt_tokens": prompt,
         "total_tokens": Number(prompt) if completion is None else prompt + completion,
@@ -55,21 +55,18 @@ def error(code: str, text: str | None = None) -> Event:
 
 
 async def nothing(client: Client) -> None:
-    """Nothing is on its way: the next event is the answer to this one."""
+    """Assert that no event is pending: the next event answers an unknown event."""
     assert await client.ask(UNKNOWN) == error("unknown_event", "Unknown event type: response.create")
 
 
 async def opened(client: Client, *events: Event) -> None:
-    """Through to a chosen model, and whatever else."""
+    """Expect `session.created`, choose the model and send `events`."""
     assert await client.next() == CREATED
     await client.send(UPDATE, *events)
 
 
 async def begin(client: Client) -> None:
-    """Through to an open utterance whose worker has heard a second and said ` go`.
-
-    The script has to begin with that.
-    """
+    """Open an utterance, send a second of audio, and expect the delta ` go`, the first of the script."""
     await opened(client, COMMIT, append())
     assert await client.next() == delta(" go")
 
@@ -82,11 +79,11 @@ async def told(client: Client) -> list[dict[str, Any]]:
 
 
 def levels(units: list[dict[str, Any]]) -> list[float]:
-    """The levels of what units brought, without repetitions."""
+    """Return the audio levels of units, without consecutive repetitions."""
     heard = [level for unit in units if unit["chunk"] for level in unit["chunk"]["audio"]]
     return [level for i, level in enumerate(heard) if i == 0 or level != heard[i - 1]]
 
 
 def samples(units: list[dict[str, Any]]) -> int:
-    """How many samples they brought."""
+    """Return the number of samples in units."""
     return sum(unit["chunk"]["samples"] for unit in units if unit["chunk"])

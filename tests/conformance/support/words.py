@@ -1,4 +1,4 @@
-"""The two dialects of `/v1/realtime` in the words of a client: what differs between them."""
+"""Events of the two full-duplex dialects of `/v1/realtime`, as a client sends and expects them."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ def plays(*script: Play, **fields: Any) -> Script:
 
 
 TELLS = Play(tells=True, end=End.TURN)
-"""A unit that says what the session was given, see `tests.support.scripted_engine.Play.tells`."""
+"""A unit whose text reports the inputs of the session as JSON (`Play.tells`)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Words:
         return {"type": self.opener, self.opener_field: {self.prompt: prompt, **fields}}
 
     def append(self, samples: int = RATE, level: float = 0.1, **fields: Any) -> Event:
-        """Input: audio of equal samples, and whatever else; `audio=None` leaves the audio out."""
+        """Return an append of equal samples with further fields; `audio=None` leaves the audio out."""
         body = {"audio": f32(samples, level), **fields}
         if body["audio"] is None:
             del body["audio"]
@@ -73,11 +73,11 @@ class Words:
         return f"{self.opener_field}.{field}"
 
     async def begin(self, client: Client, *script: Play, **fields: Any) -> Event:
-        """Through to `session.created`, which is returned."""
+        """Run the opening with these plays as the script; return `session.created`."""
         return await self.begin_script(client, Script(script), **fields)
 
     async def begin_script(self, client: Client, script: Script, **fields: Any) -> Event:
-        """See `begin`."""
+        """Run the opening with a script; return `session.created`."""
         await client.expect("session.queue_done")
         await client.send(self.init(script, **fields))
         return await client.expect("session.created")
@@ -101,6 +101,7 @@ G3 = Words(
     failed="backend_error",
     session_id=SESSION_ID,
 )
+"""The current dialect."""
 G2 = Words(
     "G2",
     opener="session.update",
@@ -114,10 +115,11 @@ G2 = Words(
     failed="error",
     session_id=EARLIER_ID,
 )
+"""The earlier dialect."""
 CLOSE: Event = {"type": "session.close", "reason": "user_stop"}
 
 both = pytest.mark.parametrize("words", [G3, G2], ids=lambda words: words.name)
-"""A row that holds for both dialects."""
+"""A mark that runs a test in both dialects."""
 
 
 def without(event: Event, *names: str) -> Event:

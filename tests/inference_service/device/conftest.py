@@ -1,4 +1,4 @@
-"""On one thread, and packed however small."""
+"""Fixtures: one torch thread, and packed linear layers of any size."""
 
 from tests.inference_service.support.one_thread import one_thread
 from tests.inference_service.support.packed import packed

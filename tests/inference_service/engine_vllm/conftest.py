@@ -1,4 +1,4 @@
-"""One engine of each kind for all tests of a process: to start vLLM takes a minute."""
+"""One engine of each kind for all tests of a process, since vLLM takes a minute to start."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""On one thread."""
+"""Fixture: one torch thread."""
 
 from tests.inference_service.support.one_thread import one_thread
 

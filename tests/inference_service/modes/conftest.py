@@ -1,4 +1,4 @@
-"""Decoding processes are noted."""
+"""Fixture: the decoding processes that a test starts."""
 
 from tests.inference_service.support.decoders import started
 

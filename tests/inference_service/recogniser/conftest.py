@@ -53,7 +53,7 @@ def question() -> list[NDArray[np.float32]]:
 
 @pytest.fixture
 def recogniser(grammar: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecogniserProcess]:
-    """Return a recogniser that is ready, and waited for, however busy the machine is."""
+    """Yield a recogniser that is ready, with timeouts for a busy machine."""
     monkeypatch.setattr(process_module, "READY_S", PATIENCE_S)
     monkeypatch.setattr(process_module, "ANSWER_S", PATIENCE_S)
     monkeypatch.setattr(duplex_kind, "_LATE_S", PATIENCE_S)

@@ -137,7 +137,7 @@ async def test_keepalive_pings_beyond_the_enforced_rate_close_the_connection() -
     async with attacked() as world, greeted(world.address) as raw:
         while not raw.is_over:
             await raw.reached()
-        assert raw.farewell == ErrorCodes.ENHANCE_YOUR_CALM
+        assert raw.goaway_code == ErrorCodes.ENHANCE_YOUR_CALM
 
 
 def _bomb(raw: RawCaller) -> bytes:

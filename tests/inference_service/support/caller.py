@@ -1,4 +1,4 @@
-"""A caller of the worker's three streams, as plain as the contract: every wait has a deadline."""
+"""A minimal caller of the worker's three streams, in which every wait has a deadline."""
 
 import asyncio
 import uuid
@@ -27,20 +27,20 @@ T = TypeVar("T")
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """The result, which must come within the deadline."""
+    """Return the result of `awaitable`, which must come within the deadline."""
     async with asyncio.timeout(PATIENCE_S):
         return await awaitable
 
 
 async def until(condition: Any) -> None:
-    """Waits until `condition()` is true."""
+    """Wait until `condition()` is true."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (what is waited for has no event)
             await asyncio.sleep(0.002)
 
 
 async def until_free(address: str, slots: int) -> None:
-    """Waits until a worker has so many free slots, asked over a connection of its own."""
+    """Wait, on a separate connection, until a worker has this many free slots."""
     async with asyncio.timeout(PATIENCE_S):
         while (await get_info(address)).free_slots != slots:  # noqa: ASYNC110 (nobody announces it)
             await asyncio.sleep(0.02)
@@ -60,7 +60,7 @@ class Ending:
 
 
 def ending(code: grpc.StatusCode, message: str, trailing: Iterable[Any]) -> Ending:
-    """Reads a status with its details."""
+    """Read a status with its details."""
     info, fields, retry_after = error_details_pb2.ErrorInfo(), [], None
     for key, value in trailing or ():
         if key != "grpc-status-details-bin":
@@ -83,7 +83,7 @@ def ending(code: grpc.StatusCode, message: str, trailing: Iterable[Any]) -> Endi
 
 @dataclass(frozen=True)
 class UnitAnswers:
-    """Everything the worker said about one unit."""
+    """The worker's answers to one unit."""
 
     prefill: pb.PrefillResponse
     pieces: list[pb.GenerateResponse]
@@ -124,25 +124,25 @@ class Caller:
         self.calls: dict[Stream, Any] = {}
 
     async def open(self, *streams: Stream) -> "Caller":
-        """Opens streams and waits until they are attached."""
+        """Open streams and wait until they are attached."""
         for stream in streams or tuple(Stream):
             self.start(stream)
             await soon(self.calls[stream].initial_metadata())
         return self
 
     async def ready(self, **config: Any) -> "Caller":
-        """Opens all streams and configures the session."""
+        """Open all streams and configure the session."""
         await self.open()
         await self.configure(**config)
         return self
 
     async def leave(self) -> Ending:
-        """Brings no more units; how the session ends."""
+        """Half-close the stream of inputs and return how the session ends."""
         await self.half_close(Stream.PREFILL)
         return await self.end()
 
     def start(self, stream: Stream) -> Any:
-        """Opens a stream without waiting."""
+        """Open a stream without waiting."""
         self.calls[stream] = getattr(self._stub, stream.value)(metadata=self._metadata)
         return self.calls[stream]
 
@@ -150,16 +150,16 @@ class Caller:
         await soon(self.calls[stream].write(message))
 
     async def read(self, stream: Stream) -> Any:
-        """The next answer, or EOF."""
+        """Return the next answer, or EOF."""
         return await soon(self.calls[stream].read())
 
     async def settle(self) -> pb.GetInfoResponse:
-        """Wait until the worker knows that its answers were read: it has answered another call since."""
+        """Wait for the answer to another call, after which the worker knows that its answers were read."""
         answer: pb.GetInfoResponse = await soon(self._stub.GetInfo(pb.GetInfoRequest()))
         return answer
 
     async def configure(self, **config: Any) -> pb.SessionReady:
-        """Sends the config and waits for SessionReady."""
+        """Send the config and wait for SessionReady."""
         await self.send_config(**config)
         response: pb.PrefillResponse = await self.read(Stream.PREFILL)
         assert response.HasField("ready"), response
@@ -200,7 +200,7 @@ class Caller:
         traceparent: str = "",
         **run: Any,
     ) -> None:
-        """All three requests of a unit, without waiting for an answer."""
+        """Send all three requests of a unit without waiting for an answer."""
         await self.prefill(unit, content, traceparent)
         await self.generate(unit, **run)
         await self.finalize(unit, keep_last_token=keep_last_token)
@@ -214,7 +214,7 @@ class Caller:
         await self.generate(unit)
 
     async def answers(self, unit: int) -> UnitAnswers:
-        """The three answers of a unit; any other answer is an error."""
+        """Return the three answers of a unit; any other answer is an error."""
         prefill = await self.read(Stream.PREFILL)
         pieces = [await self.read(Stream.GENERATE)]
         while not pieces[-1].HasField("done"):
@@ -224,7 +224,7 @@ class Caller:
         return UnitAnswers(prefill, pieces, pieces[-1].done, finalize)
 
     async def unit(self, unit: int, content: Content | None = None, **run: Any) -> UnitAnswers:
-        """One unit from its input to its last answer."""
+        """Run one unit from its input to its last answer."""
         await self.send_unit(unit, content, **run)
         return await self.answers(unit)
 
@@ -233,7 +233,7 @@ class Caller:
             await soon(self.calls[stream].done_writing())
 
     async def ending(self, stream: Stream) -> Ending:
-        """How one call ends; what it still says before is read and dropped."""
+        """Return how one call ends; earlier answers are read and dropped."""
         call = self.calls[stream]
         try:
             while await soon(call.read()) is not grpc.aio.EOF:
@@ -243,7 +243,7 @@ class Caller:
         return ending(await soon(call.code()), await call.details(), await call.trailing_metadata())
 
     async def end(self) -> Ending:
-        """How the session ends: all open streams end alike."""
+        """Return how the session ends; all open streams must end the same way."""
         endings = [await self.ending(stream) for stream in self.calls]
         assert all(other == endings[0] for other in endings), endings
         return endings[0]

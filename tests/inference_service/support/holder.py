@@ -1,4 +1,4 @@
-"""A caller as a process: brings a session into a state, says so, and holds it until it is killed.
+"""A caller process that brings a session into a state, reports it, and stays there until it is killed.
 
 python -m tests.inference_service.support.holder ADDRESS STATE
 """
@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def engine_for(state: str, slots: int = 1) -> ScriptedEngine:
-    """An engine in which a session that is brought to `state` stays there."""
+    """Return an engine in which a session that is brought to `state` stays there."""
     play = hang(state) if state in ("prefill", "generate", "finalize") else listen()
     return ScriptedEngine(play, slots=slots, slow_cleanup=state == "closing")
 
 
 def is_there(state: str, engine: ScriptedEngine) -> bool:
-    """Whether the newest session of the engine has come to `state`, as far as the engine can know."""
+    """Whether the engine's newest session has reached `state`, as far as the engine can know."""
     match state:
         case "attaching" | "configuring":
             return True
@@ -39,7 +39,7 @@ def is_there(state: str, engine: ScriptedEngine) -> bool:
 
 
 async def bring_to(state: str, caller: Caller) -> None:
-    """Takes a session to `state`; with a worker whose engine is `engine_for` it stays there."""
+    """Bring a session to `state`, where it stays if the worker's engine comes from `engine_for`."""
     if state == "attaching":
         await caller.open(Stream.PREFILL)
         return
@@ -55,7 +55,7 @@ async def bring_to(state: str, caller: Caller) -> None:
 
 @asynccontextmanager
 async def holding(address: str, state: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that holds a session in `state`; killed on leaving the block."""
+    """Start a process that holds a session in `state`; kill it at the end of the block."""
     holder = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __name__, address, state, cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Small models run fastest, and always alike, on one thread."""
+"""Run small models on one thread, where they are fastest and give reproducible results."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Small models run fastest, and always alike, on one thread."""
+    """Run small models on one thread, where they are fastest and give reproducible results."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.inference_mode():

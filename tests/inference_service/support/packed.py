@@ -1,4 +1,4 @@
-"""Linear layers of tiny models are packed as those of large ones are."""
+"""Packs the linear layers of tiny models too; by default only large ones are packed."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from inference_service.kernels import packed_linear
 
 @pytest.fixture(scope="session", autouse=True)
 def packed() -> Iterator[None]:
-    """However small they are."""
+    """Pack linear layers of any size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_linear, "SMALLEST", 0)
         yield

@@ -1,4 +1,4 @@
-"""A caller of the worker that speaks HTTP/2 by hand, and can say anything: wrong things too."""
+"""A caller of the worker that writes HTTP/2 frames by hand, and so can send invalid ones."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 def frame(kind: int, flags: int, number: int, body: bytes = b"") -> bytes:
-    """One frame, as long as its body."""
+    """Return a frame whose length is that of its body."""
     return len(body).to_bytes(3) + struct.pack("!BBL", kind, flags, number) + body
 
 
@@ -48,18 +48,18 @@ def opened(number: int, more: int) -> bytes:
 
 
 def reset(number: int, code: int = 8) -> bytes:
-    """A RST_STREAM, by default one that cancels."""
+    """Return a RST_STREAM, by default with the code CANCEL."""
     return frame(RST_STREAM, 0, number, code.to_bytes(4))
 
 
 def framed(message: Message | bytes = b"", *, is_compressed: bool = False) -> bytes:
-    """A message as gRPC has it."""
+    """Return a message with the prefix of gRPC."""
     data = message if isinstance(message, bytes) else message.SerializeToString()
     return bytes([is_compressed]) + len(data).to_bytes(4) + data
 
 
 class RawCaller:
-    """One connection. What the worker says is read as it comes."""
+    """One connection. The worker's frames are read as they arrive."""
 
     def __init__(self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.address = address
@@ -71,10 +71,10 @@ class RawCaller:
         self.ended: set[int] = set()
         self.resets: dict[int, int] = {}
         """With which code streams were reset."""
-        self.farewell: int | None = None
+        self.goaway_code: int | None = None
         """The code of the worker's GOAWAY."""
         self.is_over = False
-        """The worker has hung up."""
+        """Whether the worker has closed the connection."""
         self.encoder = Encoder()
         self._decoder = Decoder()
         self._reader = reader
@@ -82,11 +82,11 @@ class RawCaller:
         self._newest = -1
 
     def say(self, *data: bytes) -> None:
-        """Sends bytes as they are."""
+        """Send bytes unchanged."""
         self._writer.write(b"".join(data))
 
     async def said(self, *data: bytes) -> None:
-        """Sends bytes, and waits until they have left; it does not matter if the worker hangs up."""
+        """Send bytes and wait until they have left; the worker may close the connection meanwhile."""
         self.say(*data)
         await asyncio.sleep(0)
         with suppress(ConnectionError):
@@ -111,48 +111,48 @@ class RawCaller:
         return block
 
     def call(self, path: str, *more: tuple[str, str | bytes], end: bool = False, **changed: str) -> int:
-        """Begins a call and returns its number."""
+        """Begin a call and return its stream number."""
         number = self.next_number()
         self.say(frame(HEADERS, END_HEADERS | end, number, self.head(path, *more, **changed)))
         return number
 
     def next_number(self) -> int:
-        """Of the next stream."""
+        """The number of the next stream."""
         self._newest += 2
         return self._newest
 
     def ask(self, path: str, request: Message | bytes = b"", *more: tuple[str, str | bytes]) -> int:
-        """A whole call with one request; returns its number."""
+        """Make a complete call with one request; return its stream number."""
         number = self.call(path, *more)
         self.say(frame(DATA, END_STREAM, number, framed(request)))
         return number
 
     def hang_up(self) -> None:
-        """Cuts the connection."""
+        """Cut the connection."""
         self._writer.transport.abort()
 
     async def status(self, number: int) -> str:
-        """The status that a call ends with, `reset` if it is reset."""
+        """Return the status that a call ends with, `reset` if it is reset."""
         await until(lambda: number in self.ended or number in self.resets or self.is_over)
-        assert number in self.ended or number in self.resets, "the worker hung up"
+        assert number in self.ended or number in self.resets, "the worker closed the connection"
         return self.told[number][-1].get("grpc-status", "none") if number in self.ended else "reset"
 
     async def begun(self, number: int) -> None:
-        """Waits for the headers of an answer."""
+        """Wait for the headers of an answer."""
         await until(lambda: self.told[number])
 
     async def reached(self) -> None:
-        """Waits until the worker has handled all that was said."""
+        """Wait until the worker has handled everything that was sent."""
         before = self.count(PING, ACK)
         self.say(frame(PING, 0, 0, bytes(8)))
         await until(lambda: self.count(PING, ACK) > before or self.is_over)
 
     def count(self, kind: int, flags: int = 0) -> int:
-        """Frames of a kind, those that have all of `flags`."""
+        """Return the number of frames of a kind that have all of `flags`."""
         return sum(each[0] == kind and each[1] & flags == flags for each in self.frames)
 
     async def listen(self) -> None:
-        """Until the worker hangs up."""
+        """Read frames until the worker closes the connection."""
         try:
             while True:
                 head = await self._reader.readexactly(9)
@@ -172,7 +172,7 @@ class RawCaller:
             case 0x3:
                 self.resets.setdefault(number, int.from_bytes(body))
             case 0x7:
-                self.farewell = int.from_bytes(body[4:8])
+                self.goaway_code = int.from_bytes(body[4:8])
             case 0x4 if not flags & ACK:
                 self.say(frame(SETTINGS, ACK, 0))
             case 0x6 if not flags & ACK:
@@ -183,7 +183,7 @@ class RawCaller:
 
 @asynccontextmanager
 async def dialled(address: str) -> AsyncIterator[RawCaller]:
-    """A connection on which nothing was said yet; cut at the end of the block."""
+    """Open a connection without sending anything; cut it at the end of the block."""
     host, _, port = address.rpartition(":")
     with socket.socket() as plain:
         plain.setblocking(False)
@@ -203,7 +203,7 @@ async def dialled(address: str) -> AsyncIterator[RawCaller]:
 
 @asynccontextmanager
 async def greeted(address: str, **values: int) -> AsyncIterator[RawCaller]:
-    """A connection that has begun as it should, with settings of its own."""
+    """Open a connection with the preface and these settings."""
     async with dialled(address) as raw:
         raw.greet(**values)
         await raw.reached()
@@ -211,7 +211,7 @@ async def greeted(address: str, **values: int) -> AsyncIterator[RawCaller]:
 
 
 async def begin_session(raw: RawCaller, *parts: str) -> list[int]:
-    """Opens calls of a session, which are attached."""
+    """Open calls of a session and wait until they are attached."""
     numbers = [raw.call(path, SESSION) for path in parts]
     for number in numbers:
         await raw.begun(number)
@@ -219,7 +219,7 @@ async def begin_session(raw: RawCaller, *parts: str) -> list[int]:
 
 
 async def begin_unit(raw: RawCaller) -> int:
-    """A session with one unit, of which a second of sound comes; returns the number of its `Generate`."""
+    """Begin a session with one unit that yields a second of audio; return the stream of its `Generate`."""
     prefill, generate, finalize = await begin_session(raw, *SESSION_PARTS)
     config = pb.PrefillRequest(config=pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO))
     unit = pb.PrefillRequest(unit=1, duplex=duplex())
@@ -231,7 +231,7 @@ async def begin_unit(raw: RawCaller) -> int:
 
 
 def answers_in(body: bytes) -> list[pb.GenerateResponse]:
-    """The messages that are whole."""
+    """Return the complete messages."""
     found = []
     while len(body) >= 5 and len(body) >= (end := 5 + int.from_bytes(body[1:5])):
         found.append(pb.GenerateResponse.FromString(body[5:end]))

@@ -1,4 +1,4 @@
-"""A session without a worker: it acts on lists, and its engine does what the test says."""
+"""A session without a worker: its effects are lists, and the test drives its engine."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ SETUP = DuplexSetup("", DuplexSettings(), Window(), 1)
 
 @dataclass
 class QueuedEngine:
-    """An engine session that works off its orders one `step` at a time, as the engine's thread would."""
+    """An engine session that executes its orders one `step` at a time, like the engine's thread."""
 
     orders: deque[tuple[str, int]] = field(default_factory=deque)
     history: list[tuple[str, int]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class QueuedEngine:
         self.orders.clear()
 
     def step(self, end: End = End.LISTEN) -> Event:
-        """Does the next order, which must exist, and says what came of it."""
+        """Execute the next order, which must exist, and report its result."""
         step, unit = self.orders.popleft()
         tokens = 10 + 12 * unit
         match step:
@@ -98,7 +98,7 @@ class QueuedEngine:
 
 
 class Stage:
-    """A `SessionEffects` of lists round one session, with a clock that the test sets."""
+    """One session with `SessionEffects` that record into lists, and a clock that the test sets."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.now = 100.0
@@ -155,13 +155,13 @@ class Stage:
             self.call("open", setup, self.now)
 
     def active(self) -> "Stage":
-        """A session that is attached, configured and ready."""
+        """Return a session that is attached, configured and ready."""
         self.attach_all().configure()
         self.event(Ready(10))
         return self
 
     def ask(self, unit: int, content: Any = INPUT, run: Generate | None = None) -> None:
-        """All three requests of a unit."""
+        """Send all three requests of a unit."""
         self.call("prefill", unit, content, self.now)
         self.call("generate", unit, run or Generate(), self.now)
         self.call("finalize", unit, self.now)
@@ -170,19 +170,19 @@ class Stage:
         self.session.event(event, self.now)
 
     def work(self, end: End = End.LISTEN) -> None:
-        """Lets the engine do everything it has been given."""
+        """Let the engine execute all its orders."""
         while self.engine.orders:
             self.event(self.engine.step(end))
         if self.engine.closes and "clean" not in self.acts:
             self.event(Closed())
 
     def ended(self) -> str | None:
-        """Lets the engine do everything and clean up; why the session failed."""
+        """Let the engine execute all its orders and clean up; return why the session failed."""
         self.work()
         return self.reason
 
     def wait(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Advance the clock."""
         self.now += seconds
         self.session.expire(self.now)
 

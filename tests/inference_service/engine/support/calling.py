@@ -33,7 +33,7 @@ TIME = Tool("time", "", {"type": "object", "properties": {}, "additionalProperti
 
 
 def required(*tools: Tool, named: str = "", are_parallel: bool = False) -> Tools:
-    """One of these, or the named one, has to be called."""
+    """Return tools of which one, or the named one, must be called."""
     return Tools(tools or (WEATHER,), ToolMode.REQUIRED, named, are_parallel=are_parallel)
 
 
@@ -60,7 +60,7 @@ def _joined(deltas: list[CallDelta]) -> tuple[str, str, bool]:
 
 
 class Chats:
-    """A model, and sessions that talk with it beside one another."""
+    """A model with several chat sessions."""
 
     def __init__(self, runtime: Runtime, words: PreTrainedTokenizerFast) -> None:
         self.runtime = runtime
@@ -70,31 +70,31 @@ class Chats:
 
     @classmethod
     def of(cls, folder: Path) -> "Chats":
-        """With a causal model."""
+        """Load a causal model from `folder`."""
         runtime = CausalRuntime(streaming.load(folder), 1024, 3)
         return cls(runtime, PreTrainedTokenizerFast.from_pretrained(folder))
 
     def open(self, *, seed: int = 1, sampling: Sampling = WARM) -> "Chat":
-        """In the lowest free slot."""
+        """Open a chat in the lowest free slot."""
         chat = Chat(self, len(self.chats), seed, sampling)
         self.chats.append(chat)
         return chat
 
     def close(self) -> None:
-        """Ends all sessions; their slots are clean."""
+        """End all sessions and clear their slots."""
         for chat in self.chats:
             self.runtime.clear(chat.session.slot)
         self.chats.clear()
 
     def step(self) -> None:
-        """One tick for everybody."""
+        """Run one tick for all chats."""
         self.tick.run([chat.session for chat in self.chats])
         for chat in self.chats:
             chat.events += chat.session.events
             chat.session.events.clear()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Ticks until nobody has work, or until a condition holds."""
+        """Run ticks until no session has work, or until a condition holds."""
         for _ in range(4000):
             if until() or not self.tick.has_work([chat.session for chat in self.chats]):
                 return
@@ -103,7 +103,7 @@ class Chats:
 
 
 class Chat:
-    """One session and all that it was told."""
+    """One session and its events."""
 
     def __init__(self, chats: Chats, slot: int, seed: int, sampling: Sampling) -> None:
         self.chats = chats
@@ -134,7 +134,7 @@ class Chat:
         speaks: bool = False,
         overrides: UnitOverrides | None = None,
     ) -> int:
-        """Writes a turn ahead; a text is said by the user."""
+        """Queue a turn; a text is a message of the user."""
         messages = tuple(ChatMessage("user", (it,)) if isinstance(it, str) else it for it in said)
         content = TurnInput(messages, enable_thinking=thinking, speaks=speaks, tools=tools)
         self._turns += 1
@@ -143,7 +143,7 @@ class Chat:
         return self._turns
 
     def ask(self, *said: str | ChatMessage, **settings: Any) -> Answered:
-        """A whole turn."""
+        """Run a whole turn; return its events."""
         number = self.send(*said, **settings)
         self.chats.run()
         return self.told(number)

@@ -1,4 +1,4 @@
-"""Decisions of one session by itself, and what there is to know of them."""
+"""Sampling decisions of one session alone, with their scores and probabilities."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,14 +16,14 @@ Way = Callable[[Tensor, Sequence[Draw]], list[int | None]]
 
 
 def chosen(scores: Tensor, draw: Draw, way: Way = choose_by_rows) -> int | None:
-    """The id that is drawn by scores [vocabulary], which stay as they are."""
+    """Return the id drawn from scores [vocabulary]; leave the scores unchanged."""
     return way(scores[None].clone(), [draw])[0]
 
 
 def decide(
     sampler: TextSampler, scores: Tensor, settings: DuplexSettings, noise: Noise | None = None
 ) -> int | None:
-    """One decision of a duplex session on scores [vocabulary], which it remembers."""
+    """Draw a token of a duplex session from scores [vocabulary], and record it in the sampler."""
     token = chosen(scores, sampler.draw(settings, noise))
     if token is not None:
         sampler.decided(token, settings, noise)

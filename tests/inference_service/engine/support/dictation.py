@@ -1,4 +1,4 @@
-"""Transcription sessions whose ticks the test runs itself, and what became of their units."""
+"""Transcription sessions whose ticks the test runs itself, and their events."""
 
 import time
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ def cut(sound: Sound, seed: int, longest: int) -> list[Sound]:
 
 @dataclass
 class Writer:
-    """A session of `runtime` and everything that it was told."""
+    """A session of `runtime` and its events."""
 
     runtime: Runtime
     slot: int = 0
@@ -66,7 +66,7 @@ class Writer:
         generate: bool = True,
         overrides: UnitOverrides | None = None,
     ) -> int:
-        """Writes a unit ahead; returns its number."""
+        """Queue a unit; return its number."""
         self.units += 1
         prepared = None if failure else self.session.preprocessor.prepare(StreamInput(sound, begins, ends))
         unit: QueuedUnit[Any] = QueuedUnit(self.units, prepared, time.monotonic(), failure, finalize=True)
@@ -78,17 +78,17 @@ class Writer:
         return self.units
 
     def collect(self) -> None:
-        """Takes what the session has to say."""
+        """Collect the new events of the session."""
         self.events += self.session.events
         self.session.events.clear()
 
     def run(self) -> "Writer":
-        """Ticks until there is nothing more to do."""
+        """Run ticks until no work is left."""
         run(self.runtime, [self])
         return self
 
     def write(self, sound: Sound, seed: int = 0, longest: int = 40_000) -> "Writer":
-        """A whole utterance, in chunks of random lengths."""
+        """Transcribe a whole utterance, in chunks of random lengths."""
         for index, chunk in enumerate(cut(sound, seed, longest)):
             self.send(chunk, begins=index == 0)
         self.send(ends=True)
@@ -99,7 +99,7 @@ class Writer:
         return [e for e in self.events if isinstance(e, kind) and unit in (None, getattr(e, "unit", None))]
 
     def done(self, unit: int) -> Done:
-        """The last word about a unit; there is one, as of each of its other answers."""
+        """Return the `Done` of a unit; assert that it has one of each answer."""
         ((done,), (_,), (_,)) = self.of(Done, unit), self.of(Prefilled, unit), self.of(Finalized, unit)
         return done
 
@@ -113,7 +113,7 @@ class Writer:
 
 
 def run(runtime: Runtime, writers: list[Writer], *, budget: int = 1024) -> None:
-    """Ticks for all `writers` together until none has anything more to do."""
+    """Run ticks for all `writers` until none has work."""
     tick = Tick(runtime, budget)
     sessions = [writer.session for writer in writers]
     for _ in range(100_000):

@@ -33,7 +33,7 @@ from tests.inference_service.engine.support.talk import HIDDEN, Said, Scripted, 
 
 SECOND = 16_000
 MARKS = 2
-"""Round a picture and round a clip."""
+"""The number of tokens around a picture or a clip."""
 
 
 def chat_template() -> ChatTemplate:
@@ -109,7 +109,7 @@ class Exchange(Scripted):
         failure: Failure | None = None,
         poisoned: bool = False,
     ) -> Said:
-        """The next turn comes and is fed, as far as it may be."""
+        """Queue the next turn and feed its rows as far as possible."""
         self.number += 1
         self.said, self.fed = Said(), 0
         turn = self.turn
@@ -124,7 +124,7 @@ class Exchange(Scripted):
         return self._collected()
 
     def decide_on(self, scores: Tensor, *, poisoned: bool = False) -> Said:
-        """One decision on any scores."""
+        """Decide once on these scores."""
         turn = self.turn
         assert turn.wants_decision
         draw = turn.draw()
@@ -138,7 +138,7 @@ class Exchange(Scripted):
         return self._collected()
 
     def speak(self, codes: int = 25, *, poisoned: bool = False) -> Said:
-        """The speech head says `codes` codes of the group of words that waits."""
+        """Let the speech head return `codes` codes for the waiting group of words."""
         turn = self.turn
         assert turn.stage is Stage.SPEAK
         job = turn.speech_job()
@@ -149,7 +149,7 @@ class Exchange(Scripted):
         return self._collected()
 
     def finalize(self) -> Said:
-        """The order to finalize comes."""
+        """Finalize the turn."""
         self.turn.queue.finalize(self.number)
         assert self.turn.wants_end
         self.turn.end_unit()
@@ -157,7 +157,7 @@ class Exchange(Scripted):
         return self._collected()
 
     def answer(self, text: str, *, overrides: UnitOverrides | None = None) -> Said:
-        """A whole silent turn in which the model says `text` and no more."""
+        """Run a whole turn without speech in which the model answers `text`."""
         self.hear()
         self.generate(overrides)
         for token in [*self.encode(text), END]:

@@ -36,8 +36,9 @@ def recording(name: str) -> dict[str, Any]:
 def units(name: str) -> list[dict[str, Any]]:
     """The units of a recorded conversation.
 
-    Each also has `decided`, every id decided, those not fed too; and `speech`, what the speech head was given
-    and said: in the scripted conversation, from the run in which every turn starts on a clean context.
+    Each also has `decided`, all decided ids including those that were not fed, and `speech`, the inputs and
+    codes of the speech head. In the scripted conversation `speech` is from the run in which every turn starts
+    with an empty context.
     """
     cleaned = {"duplex_script": "duplex_script_clean_tts"}.get(name, name)
     clean = {unit["unit"]: unit for unit in recording(cleaned)["units"]}
@@ -55,7 +56,7 @@ def tensors(name: str) -> dict[str, Tensor]:
 
 
 def prompt_ids(case: dict[str, Any]) -> list[int]:
-    """Of a recorded chat."""
+    """Return the prompt's ids of a recorded chat."""
     ids: list[int] = tensors("chat")[f"{case['name']}.input_ids"].tolist()
     return ids
 

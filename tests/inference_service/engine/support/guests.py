@@ -1,4 +1,4 @@
-"""Sessions of every kind that come and go, and what each was told."""
+"""Random sessions of every kind that open and close over time, and their events."""
 
 import random
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def fed_or_found(usage: UnitUsage) -> UnitUsage:
 
 @dataclass
 class Guest:
-    """A session from its first unit to its last, and what it was told; a `passing` one leaves earlier."""
+    """A session with its units and its events; a `passing` one closes early."""
 
     setup: SessionSetup
     units: list[tuple[Content, UnitOverrides]]
@@ -71,21 +71,21 @@ class Guest:
         assert runtime.start(self.session) is None
 
     def send(self) -> None:
-        """Writes the next unit ahead."""
+        """Queue the next unit."""
         assert self.session
         content, overrides = self.units[self.sent]
         self.sent += 1
         write_ahead(self.session, self.sent, content, overrides=overrides, finalize=True)
 
     def listen(self) -> None:
-        """Takes what has been said since."""
+        """Collect the new events of the session."""
         assert self.session
         self.told += self.session.events
         self.session.events.clear()
 
     @property
     def has_more(self) -> bool:
-        """Whether it has a unit to send, and fewer than two under way."""
+        """Whether it has a unit to send, and fewer than two in flight."""
         closed = sum(isinstance(event, Finalized) for event in self.told)
         return self.sent < len(self.units) and self.sent - closed < 2
 
@@ -96,7 +96,7 @@ class Guest:
         return closed == len(self.units) and self.session is not None and self.session.stage is Stage.IDLE
 
     def summary(self) -> list[object]:
-        """Everything that it was told but times, sound, and what others had computed before."""
+        """Return the events without times, audio and cached tokens."""
         result: list[object] = []
         for event in self.told:
             match event:
@@ -187,7 +187,7 @@ MAKERS: dict[Mode, Callable[[random.Random, ModelInfo], Guest]] = {
 
 
 def guests(info: ModelInfo, seed: int, count: int) -> list[Guest]:
-    """A crowd of all kinds of session that a model holds; some of them leave early."""
+    """Return random sessions of all kinds that the model supports; some close early."""
     rng = random.Random(seed)
     makers = [make for mode, make in MAKERS.items() if mode in info.modes]
     crowd = [makers[i % len(makers)](rng, info) for i in range(count)]

@@ -5,7 +5,7 @@ from inference_service.engine.batch.pages import PAGE
 
 
 def is_clean(cache: KVCache) -> bool:
-    """Whether no context is in it, and nothing is written but in pages that may be found again."""
+    """Return whether the cache has no context, and written rows only in pages of idle prefixes."""
     pages = cache.pool
     written = (cache.keys.abs() + cache.values.abs()).sum(dim=(0, 1, 3)) != 0
     kept = {page for page in range(pages.pages) if page in pages._names}

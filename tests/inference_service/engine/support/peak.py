@@ -22,13 +22,13 @@ SHAPES = ((512, 1536), (1536, 512), (512, 1024), (1024, 512), (512, 512), (512, 
 
 
 def resident(field: str) -> int:
-    """Of this process, in bytes: `VmRSS` now, `VmHWM` the most so far."""
+    """Return the resident memory of this process in bytes: `VmRSS` now, `VmHWM` at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def forward() -> tuple[int, int]:
-    """Return the bytes of a forward, measured and told."""
+    """Return the bytes of a forward, measured and estimated."""
     config = Qwen3Config(
         vocab_size=8, hidden_size=768, intermediate_size=2304, num_hidden_layers=2, num_attention_heads=12,
         num_key_value_heads=4, head_dim=64, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
@@ -48,8 +48,8 @@ def forward() -> tuple[int, int]:
 
 
 def kernels() -> tuple[int, int]:
-    """Return the bytes of kernels for all numbers of rows, measured and told."""
-    select("off")  # our own product keeps nothing
+    """Return the bytes of kernels for all numbers of rows, measured and estimated."""
+    select("off")  # measure oneDNN, since our own kernels cache nothing
     layers = pack_linears(nn.ModuleList(nn.Linear(*shape) for shape in SHAPES))
     rows = torch.randn(2 * max(SIZES), 1536)
     for layer, (width, _) in zip(layers, SHAPES, strict=True):

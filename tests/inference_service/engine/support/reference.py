@@ -1,4 +1,4 @@
-"""The recorded conversations through the real runtime: raw sound and pictures in, everything said out."""
+"""The recorded conversations, replayed through the real runtime from raw audio and pictures."""
 
 import io
 import random
@@ -50,8 +50,8 @@ def checkpoint() -> MiniCPMOCheckpoint:
     return load_minicpmo(golden.FOLDER, torch.device("cpu"), torch.float32)
 
 
-class Notebook:
-    """A mouth that writes down the chunks of tokens that token2wav would be given, and says nothing."""
+class RecordingMouth:
+    """A speech output that records the chunks of tokens for token2wav, and returns no audio."""
 
     @dataclass
     class State:
@@ -70,9 +70,9 @@ class Notebook:
 
             return both
 
-    def initial_state(self, voice: Any, seed: int) -> "Notebook.State":
+    def initial_state(self, voice: Any, seed: int) -> "RecordingMouth.State":
         silent: Any = SimpleNamespace(flow=object())
-        return Notebook.State(StreamState(silent, silent.flow, silent, silent))
+        return RecordingMouth.State(StreamState(silent, silent.flow, silent, silent))
 
     def prepare(self, voice: Any) -> Iterator[None]:
         return iter(())
@@ -89,7 +89,7 @@ class Notebook:
 
 
 class Watched(DuplexRuntime):
-    """Keeps what is fed to each slot, and the hidden states of it."""
+    """A runtime that records the rows fed to each slot, and their hidden states."""
 
     def __init__(self, parts: DuplexComponents, slots: int) -> None:
         super().__init__(parts, slots)
@@ -106,7 +106,7 @@ def runtime(slots: int, *, quirks: bool = False, limit: int = 512) -> Watched:
     """The recorded model with clean slots."""
     loaded = checkpoint()
     assert loaded.model.tts is not None
-    voices = SpeechComponents(loaded.model.tts, Notebook(), minicpmo.SPEECH_CAPACITY)
+    voices = SpeechComponents(loaded.model.tts, RecordingMouth(), minicpmo.SPEECH_CAPACITY)
     components = minicpmo.components(loaded, voices, context_limit=limit, reference_quirks=quirks)
     return Watched(components, slots)
 
@@ -139,7 +139,7 @@ def unit_input(recorded: dict[str, Any]) -> UnitInput:
 
 
 class Observed:
-    """Keeps the scores that a session decides upon; decides what is written, if anything is."""
+    """A wrapper that records the scores of a session, and forces the decisions of any `script`."""
 
     def __init__(self, where: "Watched", talk: DuplexSession) -> None:
         self.scores: list[Tensor] = []
@@ -151,7 +151,7 @@ class Observed:
         talk.draw, talk.decide = self._drawing, self._deciding  # type: ignore[method-assign]
 
     def begin(self, script: Sequence[int] | None) -> None:
-        """A unit comes."""
+        """Start to record a unit, with its scripted decisions."""
         self.scores, self.decided = [], []
         self.script = None if script is None else iter(script)
 
@@ -186,7 +186,7 @@ class Spoken(Said):
 
 
 class Visitor:
-    """One recorded conversation, unit after unit, in a runtime that others may use too."""
+    """One recorded conversation, unit after unit, in a runtime that conversations may share."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class Visitor:
         return self.is_idle and len(self.spoken) == len(self.recorded)
 
     def send(self) -> None:
-        """The next unit, with all its orders."""
+        """Queue the next unit with its requests."""
         unit = self.recorded[len(self.spoken)]
         self.spoken.append(Spoken())
         self.observed.begin(unit["decided"] if self.scripted else None)
@@ -247,7 +247,7 @@ class Visitor:
         )
 
     def watch(self) -> None:
-        """Notes what can be seen between two ticks; a unit that is done is then ordered to be closed."""
+        """Record the state between two ticks, and finalize a unit that is done."""
         events = [event for event in self.talk.events if not isinstance(event, Ready)]
         self.talk.events.clear()
         if not self.spoken:
@@ -261,7 +261,7 @@ class Visitor:
                 assert self.talk.last_hidden is not None
                 said.scores = [self.runtime.scores(self.talk.last_hidden[None])[0]]
             mouth = self.talk.mouth
-            assert isinstance(mouth, Notebook.State)
+            assert isinstance(mouth, RecordingMouth.State)
             said.chunks, mouth.chunks = mouth.chunks, []
             said.pending_tokens = list(mouth.stream.pending)
             unit.finalize = True
@@ -270,7 +270,7 @@ class Visitor:
 
 
 def play(visitors: list[Visitor], where: Watched, rng: random.Random | None = None) -> None:
-    """Runs conversations to their end; with `rng` each gets on at its own, random pace."""
+    """Run conversations to their end; with `rng` each takes part in random ticks."""
     for _ in range(100_000):
         if all(visitor.is_over for visitor in visitors):
             return
@@ -279,7 +279,7 @@ def play(visitors: list[Visitor], where: Watched, rng: random.Random | None = No
 
 
 def step(visitors: list[Visitor], where: Watched, rng: random.Random | None) -> None:
-    """One tick for all of them, or for some."""
+    """Run one tick for all conversations, or with `rng` for random ones."""
     present = [v for v in visitors if rng is None or rng.random() < 0.7]
     for visitor in present:
         if visitor.is_idle and not visitor.is_over:
@@ -290,13 +290,13 @@ def step(visitors: list[Visitor], where: Watched, rng: random.Random | None) -> 
 
 
 Enter = Callable[..., Visitor]
-"""Given the runtime and a slot."""
+"""A function that opens a conversation in a slot of a runtime."""
 
 
 def crowd(entering: Sequence[Enter], where: Watched, slots: int, rng: random.Random) -> list[Visitor]:
-    """Conversations that come and go over a few slots; one in three leaves in the middle.
+    """Run conversations in a few slots, and close about one in three early.
 
-    Returns those that stayed to their end.
+    Return those that ran to their end.
     """
     waiting, free, over = list(entering), list(range(slots)), []
     present: dict[Visitor, int] = {}

@@ -20,7 +20,7 @@ RECORDINGS = sorted((Path(__file__).parents[4] / "clients/recordings").glob("*.w
 
 @cache
 def shipped() -> DuplexRuntime:
-    """The shipped model with clean slots; whoever uses one leaves it clean."""
+    """Return the shipped model; each test must leave its slots clean."""
     model, tokenizer, config = load_duplex(find("antiphon-mini"), torch.device("cpu"))
     return DuplexRuntime(antiphon_mini.components(model, tokenizer, config), 3)
 

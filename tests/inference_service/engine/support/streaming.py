@@ -21,18 +21,18 @@ GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0)
 
 
 def load(folder: Path) -> CausalCheckpoint:
-    """A model that was made on the spot."""
+    """Load a generated model."""
     return causal.load(folder, torch.device("cpu"), torch.float32)
 
 
 class CountingRuntime(CausalRuntime):
-    """Keeps the number of rows of each forward, by slot, and may be told to spoil some."""
+    """A runtime that records the rows of each forward by slot, and fails forwards of `spoiled` slots."""
 
     def __init__(self, checkpoint: CausalCheckpoint, context_limit: int, slots: int) -> None:
         super().__init__(checkpoint, context_limit, slots)
         self.forwards: list[dict[int, int]] = []
         self.spoiled: set[int] = set()
-        """Slots whose next rows are not numbers."""
+        """The slots whose next forward gives NaN."""
 
     @property
     def rows(self) -> int:
@@ -50,7 +50,7 @@ class CountingRuntime(CausalRuntime):
 
 
 def most(count: int) -> UnitOverrides:
-    """At most so many tokens for one chunk."""
+    """Return overrides that allow at most `count` tokens for one chunk."""
     return UnitOverrides(max_new_tokens=count)
 
 
@@ -59,7 +59,7 @@ class Chunked(Said):
 
 
 class Player:
-    """One stream and what it said; several of them share a `Stage`."""
+    """One token stream and its events; several share a `Stage`."""
 
     def __init__(self, stage: "Stage", stream: TokensSession) -> None:
         self.stage = stage
@@ -78,7 +78,7 @@ class Player:
         keep: bool = False,
         asks: bool = True,
     ) -> int:
-        """Sends a unit, with its orders unless not `asks`; nothing runs."""
+        """Queue a unit, with its requests unless not `asks`; run no tick."""
         self.sent += 1
         content = StreamInput(
             chunk if chunk is None or isinstance(chunk, str) else tuple(chunk), begins, ends
@@ -91,7 +91,7 @@ class Player:
     def ask(
         self, overrides: UnitOverrides | None = None, rejection: Failure | None = None, *, keep: bool = False
     ) -> None:
-        """The orders of the unit sent last."""
+        """Queue the requests of the last unit."""
         queue = self.stream.queue
         if rejection is not None:
             queue.reject(self.sent, rejection)
@@ -100,7 +100,7 @@ class Player:
         queue.finalize(self.sent, keep_last_token=keep)
 
     def unit(self, chunk: Sequence[int] | str | None, **settings: Any) -> Chunked:
-        """A whole unit, run to its end."""
+        """Run a whole unit; return its events."""
         number = self.send(chunk, **settings)
         self.stage.run()
         return self.said(number)
@@ -121,13 +121,13 @@ class Stage:
         self.players: dict[int, Player] = {}
 
     def open(self, sampling: Sampling = GREEDY, *, seed: int = 0, prompt: str = "") -> Player:
-        """A session whose prompt has been read."""
+        """Open a session and feed its prompt."""
         player = self.join(sampling, seed=seed, prompt=prompt)
         self.run(until=lambda: bool(player.events))
         return player
 
     def join(self, sampling: Sampling = GREEDY, *, seed: int = 0, prompt: str = "") -> Player:
-        """A session in the lowest free slot; nothing runs."""
+        """Open a session in the lowest free slot; run no tick."""
         slot = next(i for i in range(len(self.players) + 1) if i not in self.players)
         setup = TokensSetup(sampling, seed, prompt)
         stream = self.runtime.open(f"s{slot}", slot, setup, lambda event: None)
@@ -139,12 +139,12 @@ class Stage:
         return player
 
     def leave(self, player: Player) -> None:
-        """The session ends and its slot is clean."""
+        """End the session and clear its slot."""
         self.runtime.clear(player.stream.slot)
         del self.players[player.stream.slot]
 
     def step(self) -> None:
-        """One tick for everybody."""
+        """Run one tick for all streams."""
         self.tick.run([player.stream for player in self.players.values()])
         self._collect()
 
@@ -154,7 +154,7 @@ class Stage:
             player.stream.events.clear()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Ticks until nobody has work, or until a condition holds."""
+        """Run ticks until no session has work, or until a condition holds."""
         self._collect()
         for _ in range(2000):
             if until() or not self.tick.has_work([player.stream for player in self.players.values()]):

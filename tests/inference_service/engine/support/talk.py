@@ -107,7 +107,7 @@ def write_ahead(session: Session[Any], number: int, content: Content, **orders: 
 
 
 class Scripted:
-    """Plays the part of the tick for one session, and decides what a test says."""
+    """A stand-in for the tick of one session; the test makes its decisions."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -115,14 +115,14 @@ class Scripted:
         self.said = Said()
 
     def generate(self, overrides: UnitOverrides | None = None, *, force_listen: bool = False) -> Said:
-        """The order to generate comes."""
+        """Request generation, and begin it."""
         self._session.queue.generate(self.number, force_listen, overrides or UnitOverrides())
         assert self._session.wants_decision
         self._session.begin_generate()
         return self._collected()
 
     def decide(self, *tokens: int) -> Said:
-        """The model chooses these tokens, one after another, and each that is to be fed is."""
+        """Decide these tokens one after another; feed those that the session feeds."""
         for token in tokens:
             scores = torch.zeros(VOCABULARY)
             scores[token] = 1000.0
@@ -130,7 +130,7 @@ class Scripted:
         return self._collected()
 
     def decide_on(self, scores: Tensor) -> Said:
-        """One decision on any scores."""
+        """Decide once on these scores."""
         raise NotImplementedError
 
     def _collected(self) -> Said:
@@ -183,7 +183,7 @@ class Talk(Scripted):
         self.opening = self._collected().events
 
     def hear(self, *, pictures: int = 0, failure: Failure | None = None, poisoned: bool = False) -> Said:
-        """The next unit comes and is fed, as far as it may be."""
+        """Queue the next unit and feed its rows as far as possible."""
         self.number += 1
         self.said = Said()
         talk = self.conversation
@@ -202,7 +202,7 @@ class Talk(Scripted):
         return self._collected()
 
     def decide_on(self, scores: Tensor, *, poisoned: bool = False, cancelled: bool = False) -> Said:
-        """One decision on any scores; bad numbers or a cancel may come with its forward."""
+        """Decide once on these scores; its forward may give NaN (`poisoned`), or a cancel may arrive."""
         talk = self.conversation
         assert talk.wants_decision
         draw = talk.draw()
@@ -215,7 +215,7 @@ class Talk(Scripted):
         return self._collected()
 
     def speak(self, codes: int = 25, *, poisoned: bool = False) -> Said:
-        """The speech head says `codes` codes, if it is asked for any."""
+        """Let the speech head return `codes` codes, if there is a job for it."""
         talk = self.conversation
         assert talk.stage is Stage.SPEAK
         job = talk.speech_job()
@@ -229,7 +229,7 @@ class Talk(Scripted):
         return self._collected()
 
     def finalize(self) -> Said:
-        """The order to finalize comes."""
+        """Finalize the unit."""
         talk = self.conversation
         talk.queue.finalize(self.number)
         assert talk.wants_end
@@ -249,7 +249,7 @@ class Talk(Scripted):
         overrides: UnitOverrides | None = None,
         pictures: int = 0,
     ) -> Said:
-        """A whole unit in which the model chooses `tokens`."""
+        """Run a whole unit in which the model decides `tokens`."""
         self.hear(pictures=pictures)
         self.generate(force_listen=force_listen, overrides=overrides)
         self.decide(*tokens)

@@ -22,7 +22,7 @@ ALL = None
 
 
 class Conversation:
-    """A session whose ticks the test runs, and everything that it was told."""
+    """A session whose ticks the test runs, and its events."""
 
     def __init__(self, where: Runtime, session: Session[Any], budget: int | None = None) -> None:
         self.where, self.session = where, session
@@ -32,7 +32,7 @@ class Conversation:
         self.work()
 
     def work(self, *others: "Conversation") -> None:
-        """Ticks until nobody has anything to do."""
+        """Run ticks until no session has work."""
         everybody = [self, *others]
         while self.tick.has_work([it.session for it in everybody]):
             self.tick.run([it.session for it in everybody])
@@ -41,7 +41,7 @@ class Conversation:
                 it.session.events.clear()
 
     def decide(self, *, force_listen: bool = False) -> None:
-        """The newest unit may be decided, and closed."""
+        """Request generation and finalization of the newest unit."""
         self.session.queue.generate(self.sent, force_listen, UnitOverrides())
         self.session.queue.finalize(self.sent)
 
@@ -55,7 +55,7 @@ class Conversation:
 
 
 class Talker(Conversation):
-    """A conversation in a slot, unit after unit; it takes the likeliest token, and forced listens."""
+    """A conversation in a slot with greedy decoding and without initial forced listens."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Talker(Conversation):
         records: bool = False,
         **duplex: Any,
     ) -> None:
-        """`duplex` are settings in place of those without draws and forced listens."""
+        """Open the conversation; `duplex` overrides its settings."""
         self.where = where or runtime()
         chosen = {"force_listen_count": 0, "temperature": 0.0} | duplex
         settings = replace(self.where.info.duplex_defaults, **chosen)
@@ -79,7 +79,7 @@ class Talker(Conversation):
         self.work()
 
     def work(self, *others: "Talker") -> None:
-        """Ticks until nobody has anything to do."""
+        """Run ticks until no session has work."""
         everybody = [self, *others]
         while self.tick.has_work([talker.session for talker in everybody]):
             self.tick.run([talker.session for talker in everybody])
@@ -95,7 +95,7 @@ class Talker(Conversation):
         pcm: Sound | None = None,
         texts: Sequence[StandaloneText] = (),
     ) -> None:
-        """The next second comes."""
+        """Queue the next second of audio."""
         self.sent += 1
         frames = tuple(jpeg("red", "circle", (64, 48)) for _ in range(pictures))
         content = UnitInput(
@@ -105,7 +105,7 @@ class Talker(Conversation):
         self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
 
     def unit(self, **how: Any) -> None:
-        """A whole unit."""
+        """Run a whole unit."""
         listens = how.pop("force_listen", False)
         self.hear(**how)
         self.decide(force_listen=listens)
@@ -121,18 +121,18 @@ class Talker(Conversation):
         return [event for event in self.told if isinstance(event, Rewound)]
 
     def said(self, unit: int) -> str:
-        """In words."""
+        """Return the text of a unit."""
         return self._of(unit).text
 
     def samples(self, unit: int) -> int:
-        """Of what it said in a unit."""
+        """Return the number of output samples of a unit."""
         return self._of(unit).samples
 
     def _of(self, unit: int) -> Said:
         return Said([event for event in self.told if getattr(event, "unit", None) == unit])
 
     def after(self, seed: int = 77) -> Tensor:
-        """Hidden state [hidden] behind one more second: what the next decision is made from."""
+        """Feed one more second; return the hidden state [hidden] for the next decision."""
         self.hear(seed=seed)
         self.work()
         assert self.session.stage is Stage.HEARD

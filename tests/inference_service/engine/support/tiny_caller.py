@@ -1,4 +1,4 @@
-"""Causal language models of a few thousand weights that have been given tools, as families write them."""
+"""Tiny causal language models with tools, in the chat templates of several families."""
 
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,13 @@ TEMPLATES = {
     "opens a thought": _HERMES.replace("<think>\n\n</think>\n\n{% endif %}", "{% endif %}<think>\n"),
     "none": tiny_causal.TEMPLATE,
 }
-"""How families show tools, calls and results."""
+"""The chat templates, with each family's format of tools, calls and results."""
 _MARKS = {"llama": [AddedToken("<|python_tag|>", special=True)], "none": []}
 _WORDS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 
 
 def tokenizer(family: str = "hermes") -> PreTrainedTokenizerFast:
-    """Every byte is a token, and what stands round calls is."""
+    """Return a tokenizer with a token for every byte and for the marks around calls."""
     words = tiny_causal.tokenizer()
     words.backend_tokenizer.add_tokens(
         _MARKS.get(family, [AddedToken(text, special=False) for text in _WORDS])
@@ -57,7 +57,7 @@ def tokenizer(family: str = "hermes") -> PreTrainedTokenizerFast:
 
 
 def save(folder: Path, family: str = "hermes", **changes: Any) -> Path:
-    """Writes a model of random weights."""
+    """Write a model with random weights."""
     words = tokenizer(family)
     sizes = {
         "vocab_size": len(words) + 5,

@@ -41,7 +41,7 @@ SIZES: dict[str, Any] = {
 
 
 def tokenizer(*, chats: bool = True) -> PreTrainedTokenizerFast:
-    """Every byte is a token, and a few words are."""
+    """Return a tokenizer with a token for every byte and for a few words."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: i for i, character in enumerate(alphabet)}
     merges = []
@@ -96,7 +96,7 @@ def continued(folder: Path, *, ends: bool = True) -> Callable[[list[int], int], 
 
 
 def save(folder: Path, kind: str = "qwen3", *, chats: bool = True, **changes: Any) -> Path:
-    """Writes a model whose greedy words wander, so that two contexts hardly ever agree by chance."""
+    """Write a model whose greedy output varies, so that two contexts rarely agree by chance."""
     torch.manual_seed(7)
     with torch.inference_mode(mode=False):
         model = AutoModel.from_config(config(kind, **changes))

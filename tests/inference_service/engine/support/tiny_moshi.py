@@ -40,7 +40,7 @@ PIECES += [(f"{_SPACE}{a}{b}", -5.0, 1) for a in "bcdfghjkmp" for b in "aeiou"][
 
 
 def config() -> MoshiConfig:
-    """Two layers of everything, and windows so short that every conversation outgrows them."""
+    """Return a config with two layers per module, and windows shorter than every conversation."""
     mimi = MimiConfig(
         hidden_size=32, num_filters=2, codebook_size=SIZE, codebook_dim=8, num_quantizers=6,
         vector_quantization_hidden_dimension=8, upsample_groups=32, num_hidden_layers=2,
@@ -59,7 +59,7 @@ def config() -> MoshiConfig:
 
 
 def network() -> MoshiForConditionalGeneration:
-    """Random weights, large enough for what was heard and said to decide what comes; the caller's own."""
+    """Return a copy of a model with random weights, so large that its output depends on its input."""
     return copy.deepcopy(_network())
 
 
@@ -94,8 +94,7 @@ def save(folder: Path) -> Path:
 def publish(folder: Path, *, personaplex: bool = False, yields: bool = False) -> Path:
     """Write the folder as Kyutai publishes Moshi, or as NVIDIA publishes PersonaPlex, voices converted.
 
-    One that `yields` has weights by which it speaks while the user is silent, and falls silent while there is
-    a tone.
+    With `yields` the model speaks while the user is silent, and is silent during a tone of the user.
     """
     folder.mkdir(parents=True)
     described = config()
@@ -127,7 +126,7 @@ def publish(folder: Path, *, personaplex: bool = False, yields: bool = False) ->
 
 
 def tone(seconds: float, rate: int = 16_000) -> NDArray[np.float32]:
-    """Sound at which a model that yields falls silent."""
+    """Return the tone at which a model with `yields` is silent."""
     times = np.arange(round(seconds * rate)) / rate
     return (0.8 * np.sin(2 * np.pi * 307 * times)).astype(np.float32)
 
@@ -241,7 +240,7 @@ def _hearing() -> dict[str, Tensor]:
 
 
 def _yielding(language: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by which a tone of the user makes the token without a word certain, and silence impossible."""
+    """Return weights by which a tone of the user forces the padding token, and silence excludes it."""
     hears, scores = f"emb.{CODES}.weight", language["text_linear.weight"].clone()
     torch.manual_seed(4)
     direction = torch.randn(config().hidden_size).sign()
@@ -259,7 +258,7 @@ def _norms(own: str, source: dict[str, Tensor], theirs: str) -> dict[str, Tensor
 
 
 def _joined(source: dict[str, Tensor], stem: str, behind: str, heads: int) -> Tensor:
-    """Queries, keys and values in one weight, whose positions turn neighbours."""
+    """Return queries, keys and values in one weight, with interleaved rotary pairs."""
     query, key, value = (source[f"{stem}.{part}_proj{behind}.weight"] for part in "qkv")
 
     def pairs(weight: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ REACH, EAR_REACH = 20, 30
 
 
 def config(head_dim: int = 8, theta: float = 10_000.0) -> VoxtralRealtimeConfig:
-    """Two layers of everything; windows so short that every utterance outgrows them."""
+    """Return a config with two layers per module, and windows shorter than every utterance."""
     shared = {
         "hidden_size": 32,
         "intermediate_size": 48,
@@ -49,7 +49,7 @@ def config(head_dim: int = 8, theta: float = 10_000.0) -> VoxtralRealtimeConfig:
 
 @torch.no_grad()
 def network(**changes: Any) -> VoxtralRealtimeForConditionalGeneration:
-    """Random weights, large enough for what was heard and said to decide what comes."""
+    """Return a model with random weights, so large that its output depends on its input."""
     torch.manual_seed(1)
     built = VoxtralRealtimeForConditionalGeneration(config(**changes))
     for parameter in built.parameters():

@@ -1,4 +1,4 @@
-"""On one thread, and packed however small; conversations that leave at the end of a test."""
+"""Fixtures: one torch thread, packed linear layers of any size, conversations that end with the test."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -28,14 +28,14 @@ async def lonely() -> AsyncIterator[Stage]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path: that of a Unix socket in it has room for a hundred characters."""
+    """Yield a folder with a short path, since the path of a Unix socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="sockets-") as path:
         yield Path(path)
 
 
 @pytest.fixture
 def patient_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis answers about newcomers when it has its turn: on a busy machine not within what is usual."""
+    """Raise the timeouts of `RedisPeers`, since Redis answers late on a busy machine."""
     defaults: dict[str, Any] = RedisPeers.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "ask_s", PATIENCE_S)
     monkeypatch.setitem(defaults, "life_s", PATIENCE_S)

@@ -89,7 +89,7 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
 async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         holder = await callers.occupy()
-        await backend.dispatcher.be_deaf()
+        await backend.dispatcher.stop_wake_ups()
         waiting = await callers.enter()
         await holder.leave()
         await until(lambda: waiting.lease)

@@ -110,7 +110,7 @@ async def in_process(**rules: Any) -> AsyncIterator[InProcessBackend]:
 
 
 @dataclass
-class SpokenWorker:
+class FakeWorker:
     """A worker that says to Redis what the real one does, and has no model."""
 
     name: str
@@ -171,7 +171,7 @@ class MortalDispatcher(RedisDispatcher):
         assert self._task is not None
         self._task.cancel()
 
-    async def be_deaf(self) -> None:
+    async def stop_wake_ups(self) -> None:
         """Stop receiving wake-ups."""
         await self._wake_ups.stop()
 
@@ -186,7 +186,7 @@ class RedisBackend:
         self.client = connect(server.url)
         self.adapter_url = users.adapter if users is not None else server.url
         self.worker_client = connect(users.worker if users is not None else server.url)
-        self.workers: dict[str, SpokenWorker] = {}
+        self.workers: dict[str, FakeWorker] = {}
         self.dispatchers: list[MortalDispatcher] = []
         self._beating = asyncio.create_task(self._beat())
 
@@ -213,7 +213,7 @@ class RedisBackend:
     ) -> None:
         pool = pool_name(model, modes)
         age(self.server, pool)
-        worker = self.workers[name] = SpokenWorker(name, slots, pool, self.worker_client, revision=revision)
+        worker = self.workers[name] = FakeWorker(name, slots, pool, self.worker_client, revision=revision)
         await worker.beat()
         self.registry.put(name, slots, model, modes, revision)
 

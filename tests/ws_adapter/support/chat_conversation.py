@@ -1,4 +1,4 @@
-"""The chat dialects in a jar: events in, actions carried out, everything written down."""
+"""The chat dialects without a network: events go in, actions are carried out, everything is recorded."""
 
 import base64
 from typing import Any, Final
@@ -31,12 +31,12 @@ READ: Final = counted.tokens(input_text=27)
 
 
 def request(*messages: Event, **fields: Any) -> Event:
-    """A request, of one message of the user unless told otherwise."""
+    """Return a request, by default of one user message."""
     return {"messages": list(messages) or [USER], **fields}
 
 
 def append(*messages: Event, **fields: Any) -> Event:
-    """The same as an event of `/v1/realtime`."""
+    """Return the same request as an event of `/v1/realtime`."""
     return {"type": "input.append", "input": request(*messages, **fields)}
 
 
@@ -45,7 +45,7 @@ def user(*parts: Event) -> Event:
 
 
 def f32(seconds: float = 1.0, rate: int = 16_000, level: float = 0.1) -> str:
-    """Base64 of equal samples."""
+    """Return the Base64 of equal samples."""
     return base64.b64encode(np.full(round(seconds * rate), level, "<f4").tobytes()).decode()
 
 
@@ -80,12 +80,12 @@ class Jar(Driven):
 
     @property
     def turn(self) -> Turn:
-        """The one that runs, or ran last."""
+        """The turn that runs, or the last one."""
         turn: Turn = self.runs[-1].turn
         return turn
 
     def read(self) -> list[Event]:
-        """Does what was to be done beside the event loop."""
+        """Do the work that is due outside the event loop."""
         assert self.offload is not None
         work, self.offload = self.offload.work, None
         return self.do(work()(self.now))
@@ -94,7 +94,7 @@ class Jar(Driven):
         return self.do(self.machine.queued(Place(position, wait_s, "ticket_5f0c9a17be42", length, False)))
 
     def ready(self, **fields: Any) -> list[Event]:
-        """Grant the slot: its worker reports that it is ready."""
+        """Let the worker of the slot report that it is ready."""
         return self.worker(ready_signal(**fields))
 
     def prefilled(self, tokens: TokenUsage = READ) -> list[Event]:
@@ -136,7 +136,7 @@ class ChatJar(Jar):
         return self.machine.state is State.WAIT_REQUEST
 
     def ask(self, *messages: Event, **fields: Any) -> None:
-        """Through to the turn at the worker."""
+        """Bring the chat to a turn at the worker."""
         self.client(request(*messages, **fields))
         self.grant()
         self.ready()
@@ -155,13 +155,13 @@ class RealtimeChatJar(Jar):
         return self.client({"type": "session.init", "payload": payload or {}})
 
     def activate(self, payload: Event | None = None, **ready: Any) -> Event:
-        """Through to ACTIVE; returns `session.created`."""
+        """Bring the session to ACTIVE; return `session.created`."""
         self.grant()
         self.init(payload)
         return self.ready(**ready)[0]
 
     def answer(self, text: str = "Seven") -> list[Event]:
-        """The turn that runs, from beginning to end."""
+        """Answer the running turn from beginning to end."""
         start = len(self.sent)
         self.prefilled()
         self.say(text)
@@ -169,5 +169,5 @@ class RealtimeChatJar(Jar):
         return self.sent[start:]
 
     def next_slot(self, **ready: Any) -> list[Event]:
-        """A slot for the turn that waits for one."""
+        """Grant a slot to the turn that waits for one."""
         return [*self.grant(), *self.ready(**ready)]

@@ -1,4 +1,4 @@
-"""A dialect in a jar: events in, actions carried out, everything written down."""
+"""A dialect without a network: events go in, actions are carried out, everything is recorded."""
 
 import base64
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ CATALOGUE = catalogue_of(voices={"amber"})
 
 
 def pcm(seconds: float = 1.0, level: float = 0.1) -> str:
-    """Base64 of float32 audio at 16 kHz."""
+    """Return the Base64 of float32 audio at 16 kHz."""
     return base64.b64encode(np.full(round(seconds * 16_000), level, "<f4").tobytes()).decode()
 
 
@@ -70,7 +70,7 @@ class Conversation(Driven):
         )
 
     def flush_output(self, events: int | None = None) -> None:
-        """Lets the oldest events of the outbox, or all, leave it: they can no longer be withdrawn."""
+        """Send the oldest events of the outbox, or all: they can no longer be withdrawn."""
         del self._outbox[:events]
 
     def carry_out(self, action: Action) -> list[Action]:
@@ -98,7 +98,7 @@ class Conversation(Driven):
         self.do(self.dialect.granted(self.now))
 
     def activate(self, payload: Event | None = None, **ready: Any) -> Event:
-        """Through to ACTIVE; returns `session.created`."""
+        """Bring the session to ACTIVE; return `session.created`."""
         self.connect()
         self.client({"type": "session.init", "payload": payload or {}})
         return self.worker(ready_signal(**ready))[0]
@@ -112,7 +112,7 @@ class Conversation(Driven):
         failure: Reason | None = None,
         **done: Any,
     ) -> list[Event]:
-        """Everything the worker says about a unit."""
+        """Deliver all of the worker's answers to a unit."""
         pieces = [Piece(unit, text, audio)] if text or audio else []
         done = {"context_tokens": 100 + unit, "tokens": counted.tokens(input_audio=10, output_text=1), **done}
         return self.worker(*pieces, UnitDone(unit, end, failure=failure, **done), Finalized(unit))
@@ -121,7 +121,7 @@ class Conversation(Driven):
         return self.finish(unit, end, text, SPEECH)
 
     def finish_all(self, start: int = 1) -> list[Event]:
-        """Lets the worker listen through every unit that it is given, from unit `start`."""
+        """Let the worker only listen in every unit that it is given, from unit `start`."""
         sent, unit = len(self.sent), start
         while unit <= len(self.runs):
             self.finish(unit)
@@ -130,7 +130,7 @@ class Conversation(Driven):
 
 
 def active(**options: Any) -> Conversation:
-    """A session in ACTIVE that gets no silence unless told otherwise."""
+    """Return a session in ACTIVE, by default without inserted silence."""
     talk = Conversation(**{"silence_tail_units": 0, **options})
     talk.activate()
     return talk

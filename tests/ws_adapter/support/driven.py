@@ -1,4 +1,4 @@
-"""A machine of a protocol in a jar: what every conversation that drives one has."""
+"""What all conversations that drive a protocol's machine without a network have in common."""
 
 import json
 from collections import deque
@@ -124,18 +124,18 @@ class Driven:
         return []
 
     def _stamped(self, event: ServerEvent) -> Event:
-        """`event` as it would leave."""
+        """Return `event` as the adapter would send it."""
         leaving = structs.replace(event)
         stamp(leaving, self.now, None)
         told: Event = json.loads(encode(leaving))
         return told
 
     def new_dialect(self) -> Machine:
-        """Another machine of the same session."""
+        """Return another machine for the same session."""
         raise NotImplementedError
 
     def open(self) -> None:
-        """The session begins."""
+        """Begin the session."""
         self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
 
@@ -158,21 +158,21 @@ class Driven:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a worker has the session, and its settings."""
+        """Whether a worker has the session and its settings."""
         return True
 
     def lose_worker(self) -> None:
-        """The worker is gone, with its slot."""
+        """End the worker and with it the slot."""
         self.has_slot = False
 
     @property
     def hears(self) -> bool:
-        """Whether a frame that comes now is looked at."""
+        """Whether a frame that arrives now is processed."""
         return not self.dialect.is_over
 
     @property
     def is_unread(self) -> bool:
-        """Whether the frame that came last is looked at later."""
+        """Whether the last frame is left to be processed later."""
         return False
 
     def client(self, event: Any, *, drops_input: bool = False, is_proper: bool = True) -> list[Event]:
@@ -195,11 +195,11 @@ class Driven:
         return self.sent[start:]
 
     def grant(self) -> list[Event]:
-        """A worker waits for the settings."""
+        """Grant a slot, whose worker waits for the settings."""
         return self.do(self.dialect.granted(self.now))
 
     def wait(self, seconds: float = 0.0, others_wait: bool = False) -> list[Event]:
-        """Lets time pass, ticking exactly at each deadline on the way."""
+        """Advance the clock, with a tick exactly at each deadline."""
         start, until = len(self.sent), self.now + seconds
         while (due := self.dialect.deadline) is not None and due <= until:
             self.now = max(self.now, due)
@@ -211,7 +211,7 @@ class Driven:
         return self.worker(Failed(reason))
 
     def transcribe(self, news: InputTranscript) -> list[Event]:
-        """Words of the oldest speech that awaits them; its end takes it from the list."""
+        """Deliver the transcript of the oldest pending speech; its end takes it from the list."""
         item = self.transcribing[0]
         if not isinstance(news, InputTranscriptDelta):
             del self.transcribing[0]

@@ -1,4 +1,4 @@
-"""The dialect of `/ws/duplex` in a jar."""
+"""The dialect of `/ws/duplex` without a network."""
 
 import base64
 import io
@@ -53,14 +53,14 @@ class DuplexConversation(Conversation):
         return Duplex("omni_k3f9", mode, self.limits, self._new_token, **how)
 
     def activate(self, payload: Event | None = None, **ready: Any) -> Event:
-        """Through to ACTIVE; returns `prepared`."""
+        """Bring the session to ACTIVE; return `prepared`."""
         self.connect()
         self.client({"type": "prepare", **(payload or {})})
         return self.worker(ready_signal(**ready))[0]
 
 
 def duplex_in(state: State, **options: Any) -> DuplexConversation:
-    """A session in `state`."""
+    """Return a session in `state`."""
     talk = DuplexConversation(**options)
     bring(talk, state)
     return talk

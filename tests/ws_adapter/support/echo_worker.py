@@ -1,4 +1,4 @@
-"""A process that answers every call with what it is told: `python -m tests.ws_adapter.support.echo_worker`.
+"""A process that echoes every message of a call: `python -m tests.ws_adapter.support.echo_worker`.
 
 Prints its address; it can be frozen, and ends with its standard input.
 """
@@ -10,7 +10,7 @@ from tests.ws_adapter.support.calls import echo, serving
 
 
 async def main() -> None:
-    """Serves until nobody is there any more who could say something."""
+    """Serve until standard input is closed."""
     # Clients of tests ask more often than those of the product whether it is there.
     eager = ("grpc.http2.min_ping_interval_without_data_ms", 100)
     options = (eager, ("grpc.http2.max_ping_strikes", 0))

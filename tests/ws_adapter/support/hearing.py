@@ -1,4 +1,4 @@
-"""A session's speech detector without a thread: by loudness, at once."""
+"""A speech detector without a thread, which judges by loudness at once."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ class Hearing:
         self._rest = np.zeros(0, np.float32)
 
     def scores(self, samples: Samples) -> list[float]:
-        """Of each window that is whole now."""
+        """Return the score of each window that is now complete."""
         sound = np.concatenate([self._rest, samples])
         count = sound.size // WINDOW
         self._rest = sound[count * WINDOW :]
@@ -27,5 +27,5 @@ class Hearing:
         return scores
 
     def restart(self) -> None:
-        """Another detector goes on, which has heard nothing of the window that is not whole."""
+        """Continue with another detector, which lacks the audio of the incomplete window."""
         self._rest = np.zeros(0, np.float32)

@@ -1,4 +1,4 @@
-"""The server's answer to an event, whenever it comes: its form and its content alone."""
+"""Whether the server accepts an event, judged by its form and content in any state of a session."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ def vocabulary(dialect: str) -> Vocabulary:
 
 
 def refusal(dialect: str, event: Event) -> Refusal | None:
-    """Why the server does not take `event`, at whatever time it comes."""
+    """Return why the server refuses `event` in every state of a session, or None."""
     if dialect == "transcription":
         return _rejection(event)
     if dialect == "live":

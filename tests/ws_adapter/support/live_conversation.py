@@ -1,4 +1,4 @@
-"""The dialect of `/v1/live/sessions` in a jar."""
+"""The dialect of `/v1/live/sessions` without a network."""
 
 import base64
 from typing import Any
@@ -61,7 +61,7 @@ class LiveConversation(Driven):
         return super().carry_out(action)
 
     def begin(self, *, reads: frozenset[TextPurpose] = frozenset(), **session: Any) -> Event:
-        """Through to ACTIVE, with a model that reads texts for these purposes; returns `session.started`."""
+        """Bring the session to ACTIVE with a model that reads texts for `reads`; return `session.started`."""
         self.client(start(**session))
         self.grant()
         return self.worker(ready_signal(text_purposes=reads))[0]
@@ -75,7 +75,7 @@ class LiveConversation(Driven):
         return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
 
     def listen_through(self) -> None:
-        """The worker listens to all that it has."""
+        """Let the worker only listen in all its units."""
         while len(self.runs) > self.finished:
             self.finish(UnitEnd.LISTEN)
 
@@ -91,7 +91,7 @@ class LiveConversation(Driven):
 
 
 def sound(events: list[Event]) -> bytes:
-    """All that was to be heard."""
+    """Return the audio in `events`."""
     return b"".join(base64.b64decode(event["delta"]) for event in events if event["type"] == AUDIO)
 
 

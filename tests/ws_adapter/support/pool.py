@@ -1,4 +1,4 @@
-"""A pool's functions on a real Redis, whose clock the test turns."""
+"""A pool's functions on a real Redis, with a clock that the test sets."""
 
 import json
 import re
@@ -38,19 +38,19 @@ class Pool:
             self.settle()
 
     def settle(self) -> None:
-        """Lets the time pass in which an empty database grants nothing."""
+        """Let the time pass in which an empty database grants nothing."""
         self.stats()
         self.pass_ms(SETTLE_MS)
 
     def pass_ms(self, ms: int) -> None:
-        """Time passes, and somebody calls at least once a second."""
+        """Let time pass with at least one call a second."""
         while ms > 0:
             self.jump_ms(min(ms, 1000))
             self.stats()
             ms -= 1000
 
     def jump_ms(self, ms: int) -> None:
-        """Time passes, and nobody calls."""
+        """Let time pass without any call."""
         self.redis.incrby("now", ms)
 
     def call(self, name: str, *arguments: object) -> Any:

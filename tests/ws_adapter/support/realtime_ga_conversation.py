@@ -1,4 +1,4 @@
-"""The GA dialect of OpenAI's Realtime in a jar."""
+"""The GA dialect of OpenAI's Realtime without a network."""
 
 import base64
 from typing import Any
@@ -168,7 +168,7 @@ class RealtimeGaConversation(Driven):
         return super().carry_out(action)
 
     def begin(self, **session: Any) -> Event:
-        """Through to the first settings; returns the session as it is then."""
+        """Bring the session to its first settings; return it as it is then."""
         self.grant()
         self.client({"type": "session.update", "session": {**MANUAL, **session}})
         session_told: Event = self.sent[-1]["session"]
@@ -181,14 +181,14 @@ class RealtimeGaConversation(Driven):
         return turn
 
     def respond(self, **response: Any) -> list[Event]:
-        """A `response.create`, as far as to the worker."""
+        """Send a `response.create` and bring its turn to the worker."""
         before = len(self.sent)
         self.client({"type": "response.create", "response": response})
         self.ready()
         return self.sent[before:]
 
     def ready(self, **fields: Any) -> None:
-        """The worker has taken the settings that it was told last, if it was told any."""
+        """Let the worker accept the latest settings, if there are new ones."""
         if len(self.configured) > self._ready:
             self._ready = len(self.configured)
             self.worker(ready_signal(**fields))
@@ -204,12 +204,12 @@ class RealtimeGaConversation(Driven):
         return bool(self.runs) and self._done != self.runs[-1].unit
 
     def say(self, text: str = "Seven", seconds: float = 1.0) -> list[Event]:
-        """The worker says more of the turn that runs."""
+        """Deliver more of the running turn."""
         audio = SPEECH * int(seconds) + SPEECH[: round(len(SPEECH) * (seconds % 1)) // 4 * 4]
         return self.worker(Piece(self.runs[-1].unit, text, audio))
 
     def call(self, name: str = "weather", arguments: str = "{}", id: str = "call_1") -> list[Event]:
-        """The worker calls a tool."""
+        """Deliver a tool call of the worker."""
         unit = self.runs[-1].unit
         begin, rest = arguments[:1], arguments[1:]
         return self.worker(
@@ -218,13 +218,13 @@ class RealtimeGaConversation(Driven):
         )
 
     def finish(self, end: UnitEnd = UnitEnd.TURN, **done: Any) -> list[Event]:
-        """The worker is done with the turn that runs."""
+        """End the running turn."""
         unit = self.runs[-1].unit
         done = {"context_tokens": 119, "tokens": counted.tokens(input_audio=10, output_text=3), **done}
         return self.worker(UnitDone(unit, end, **done), Finalized(unit))
 
     def answer(self, text: str = "Seven", **response: Any) -> list[Event]:
-        """A whole response."""
+        """Run a response from beginning to end."""
         before = len(self.sent)
         self.respond(**response)
         self.say(text)
@@ -235,7 +235,7 @@ class RealtimeGaConversation(Driven):
         self.worker(Prefilled(self.runs[-1].unit, NO_TIMINGS, tokens=counted.tokens(input_tokens)))
 
     def detect(self, score: float, seconds: float) -> list[Event]:
-        """The user speaks, or is silent, for so long, as probably as that."""
+        """Append this much audio and deliver this probability of speech for each of its windows."""
         before = len(self.sent)
         self.client(append(seconds))
         windows, self.detecting = divmod(self.detecting, WINDOW)
@@ -243,27 +243,27 @@ class RealtimeGaConversation(Driven):
         return self.sent[before:]
 
     def commit(self, seconds: float = 1.0) -> list[Event]:
-        """The client commits so much sound."""
+        """Append and commit this much audio."""
         self.client(append(seconds))
         return self.client(COMMIT)
 
 
 def begun(**session: Any) -> RealtimeGaConversation:
-    """A session whose client commits, with these settings."""
+    """Return a session with these settings, whose client commits its audio."""
     talk = RealtimeGaConversation()
     talk.begin(**session)
     return talk
 
 
 def granted(**options: Any) -> RealtimeGaConversation:
-    """A session with a slot and the settings of the server."""
+    """Return a session with a slot and the server's settings."""
     talk = RealtimeGaConversation(**options)
     talk.grant()
     return talk
 
 
 class NativeConversation(RealtimeGaConversation):
-    """One session whose model takes turns by itself; with `is_ready` workers take it at once."""
+    """One session whose model decides its turns; with `is_ready` workers take it at once."""
 
     def __init__(self, is_ready: bool = True, **session: Any) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class NativeConversation(RealtimeGaConversation):
         self.client(update(**{**SEMANTIC, **session}))
 
     def hear(self, score: float = 0.0, seconds: float = 1.0) -> list[Event]:
-        """The user speaks, or is silent, for so long."""
+        """Append this much speech or silence."""
         before = len(self.sent)
         self.detect(score, seconds)
         if self._is_ready:
@@ -280,7 +280,7 @@ class NativeConversation(RealtimeGaConversation):
         return self.sent[before:]
 
     def settle(self) -> None:
-        """A slot is there, and its worker is ready, if the session asked for that."""
+        """Grant a slot whose worker is ready, if the session asked for one."""
         self._is_ready = True
         if self.dialect._answers.slot.hold is SlotPhase.WANTED:
             self.grant()
@@ -302,7 +302,7 @@ class NativeConversation(RealtimeGaConversation):
     def second(
         self, end: UnitEnd = UnitEnd.LISTEN, text: str = "", score: float = 0.0, **done: Any
     ) -> list[Event]:
-        """A second of the user, and what the model says to it."""
+        """Append a second of audio and deliver the model's answer to it."""
         before = len(self.sent)
         for _ in range(8):
             if self.unanswered:
@@ -321,5 +321,5 @@ def told(events: list[Event]) -> list[str]:
 
 
 def heard(events: list[Event]) -> bytes:
-    """All that was to be heard."""
+    """Return the audio in `events`."""
     return b"".join(base64.b64decode(event["delta"]) for event in events if event["type"] == AUDIO)

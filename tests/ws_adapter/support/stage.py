@@ -36,7 +36,7 @@ class _Due:
 
 
 class ManualClock:
-    """Stands still until it is advanced."""
+    """A clock that stands still until it is advanced."""
 
     def __init__(self) -> None:
         self._now = 5000.0
@@ -71,13 +71,13 @@ class ManualClock:
         await self._let_others_run()
 
     async def _let_others_run(self) -> None:
-        """Long enough for whoever was woken to wait for the next thing."""
+        """Yield long enough for every woken task to reach its next wait."""
         for _ in range(10):
             await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
-    """Waits for `condition` and fails after `seconds`."""
+    """Wait for `condition` and fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
@@ -85,7 +85,7 @@ async def until(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> No
 
 
 class Client:
-    """A WebSocket client that writes down everything it receives."""
+    """A WebSocket client that records everything it receives."""
 
     def __init__(self, socket: ClientConnection) -> None:
         assert socket.request is not None
@@ -116,19 +116,19 @@ class Client:
         return event
 
     async def expect_until(self, name: str) -> Event:
-        """Reads on to the first event of this type."""
+        """Read up to the first event of this type."""
         while (event := await self.next())["type"] != name:
             assert event["type"] != "error", event
         return event
 
     async def begin(self, payload: Event | None = None) -> Event:
-        """Through to `session.created`, which is returned."""
+        """Bring the session to `session.created`; return that event."""
         await self.expect("session.queue_done")
         await self.send({**INIT, "payload": payload or {}})
         return await self.expect("session.created")
 
     async def rest(self) -> list[Event]:
-        """Everything up to the end of the connection."""
+        """Return all further events up to the end of the connection."""
         start = len(self.events)
         try:
             while True:
@@ -145,7 +145,7 @@ class Client:
         return await self.rest(), self.close_code
 
     def vanish(self) -> None:
-        """Cuts the connection without a word."""
+        """Abort the connection without a Close frame."""
         self.socket.transport.abort()
 
 
@@ -190,7 +190,7 @@ class Stage:
         return reader, writer
 
     async def exchange(self, data: bytes, port: int | None = None) -> bytes:
-        """All that is answered to `data`, at the public port or another one of this machine."""
+        """Return the whole answer to `data`, from the public port or another one of this machine."""
         if port is None:
             reader, writer = await self.opened(data)
         else:
@@ -202,14 +202,14 @@ class Stage:
         return told
 
     async def until(self, **state: Any) -> None:
-        """Waits until `/readyz` says this."""
+        """Wait until `/readyz` answers this."""
         deadline = time.monotonic() + PATIENCE_S
         while not state.items() <= (told := (await self.request("/readyz"))[2]).items():
             assert time.monotonic() < deadline, f"{told} never became {state}"
             await asyncio.sleep(0.01)
 
     async def until_queue(self, length: int) -> None:
-        """Waits until so many clients wait for a slot."""
+        """Wait until this many clients wait for a slot."""
         async with asyncio.timeout(PATIENCE_S):
             while (await self.request("/api/queue"))[2]["queue_length"] != length:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The dialect of `/v1/transcription` in a jar."""
+"""The dialect of `/v1/transcription` without a network."""
 
 import base64
 from typing import Any, cast
@@ -77,11 +77,11 @@ class TranscriptionConversation(Driven):
         self.slot = "none"
 
     def client(self, *events: Event | bytes | list[Any]) -> list[Event]:
-        """Sends client events; returns the server's events that they caused at once."""
+        """Send client events; return the server's events that they caused at once."""
         return [told for event in events for told in super(TranscriptionConversation, self).client(event)]
 
     def worker(self, *signals: Signal) -> list[Event]:
-        """The worker speaks, for as long as its slot is held."""
+        """Deliver signals of the worker as long as its slot is held."""
         start = len(self.sent)
         for signal in signals:
             if self.slot != "held":
@@ -114,19 +114,19 @@ class TranscriptionConversation(Driven):
         return []
 
     def grant(self) -> list[Event]:
-        """A slot is attached to."""
+        """Grant a slot."""
         assert self.slot == "wanted"
         self.slot = "held"
         self.runs, self.finalized = [], 0
         return super().grant()
 
     def serve(self, **ready: Any) -> list[Event]:
-        """A slot whose worker is ready."""
+        """Grant a slot whose worker is ready."""
         self.grant()
         return self.worker(ready_signal(**{"prompt_tokens": PROMPT, "max_units_in_flight": 8, **ready}))
 
     def begin(self, seconds: float = 1.0) -> None:
-        """Through to an open utterance at a worker that has heard so much."""
+        """Bring the session to an open utterance at a worker that has received this much audio."""
         self.client(UPDATE, COMMIT)
         self.serve()
         if seconds:
@@ -135,13 +135,13 @@ class TranscriptionConversation(Driven):
     def finish(
         self, unit: int, text: str = "", end: UnitEnd = UnitEnd.CHUNK, sampled: int = 1, **fields: Any
     ) -> list[Event]:
-        """Everything the worker says about a unit."""
+        """Deliver all of the worker's answers to a unit."""
         pieces = [Piece(unit, text, b"")] if text else []
         tokens = counted.tokens(input_text=2, input_audio=10, output_text=sampled)
         return self.worker(*pieces, UnitDone(unit, end, 100, tokens, **fields), Finalized(unit))
 
     def complete(self, text: str = "") -> list[Event]:
-        """The worker gets through with all that it is given; it says `text` in its next unit."""
+        """Let the worker answer all its units, the next one with `text`."""
         start = len(self.sent)
         while self.finalized < len(self.runs):
             run, said, text = self.runs[self.finalized], text, ""

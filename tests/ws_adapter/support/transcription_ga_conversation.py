@@ -1,4 +1,4 @@
-"""Transcription in OpenAI's events, in a jar; see `Become` for how a session comes to it."""
+"""Transcription in OpenAI's events without a network; `Become` tells how a session gets there."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ class TranscriptionGaConversation(Driven):
         return super().carry_out(action)
 
     def grant(self) -> list[Event]:
-        """A slot and a worker that is ready."""
+        """Grant a slot whose worker is ready."""
         told = self.do(self.dialect.granted(self.now))
         return told + self.worker(ready_signal())
 

@@ -67,8 +67,8 @@ SLOW = tuple(
 """Files of tests that `make check` leaves to `make test`: they start processes or compute for seconds."""
 TESTS = Path(__file__).parent
 
-# How long an example takes says something of the machine alone. `make test` tries the same ones each time,
-# `make long` four times as many others.
+# The time of an example depends on the machine, so examples have no deadline. `make test` tries the same
+# examples each time, `make long` four times as many others.
 settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("searching"), derandomize=True, max_examples=25)
 settings.load_profile("same")
@@ -78,7 +78,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow ones, and as long those parameters of a matrix that are not in its sample."""
+    """Mark slow tests, and mark parameters of a matrix that are not in its sample as `long`."""
     matrices: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for item in items:
         if _is_slow(item.path):
@@ -118,9 +118,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes of tests are forked from one for all.
+    """Start one fork server for all test processes, and restore the default handler of SIGINT.
 
-    Ctrl-C works in the commands that tests start, even where these run in the background of a script.
+    A script starts its background jobs with SIGINT ignored, and commands in tests would inherit that.
     """
     if config.getoption("numprocesses", None):
         forks.share()
@@ -130,14 +130,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 async def no_leaked_tasks() -> AsyncIterator[None]:
-    """Fails the test if a task that it started is still there shortly after its end."""
+    """Fail the test if one of its tasks still runs shortly after its end."""
     before = asyncio.all_tasks()
     yield
     for turn in range(100):
         leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
         if not leaked:
             return
-        if turn % 20 == 19:  # it looks at all that the tests of this process have made, which takes a second
+        if turn % 20 == 19:  # a collection may take a second
             gc.collect()
         await asyncio.sleep(0.01)
     pytest.fail(f"tasks are left over: {leaked}")
@@ -145,7 +145,7 @@ async def no_leaked_tasks() -> AsyncIterator[None]:
 
 @pytest.fixture
 def proper_events() -> Iterator[None]:
-    """Fails the test if a WebSocket client of this process sent or got what its dialect does not have."""
+    """Fail the test if a WebSocket client of this process sent or received an event of no dialect."""
     with observed():
         yield
 
@@ -191,5 +191,5 @@ def redis_users(_shared_redis_users: RedisUsers) -> Iterator[RedisUsers]:
 
 @pytest.fixture
 def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
-    """Lets time pass at once."""
+    """Return a function that advances the clock of the process."""
     return Passing(monkeypatch)

@@ -43,7 +43,7 @@ class Recording:
 
 @pytest.fixture(autouse=True)
 def every_event_is_of_its_dialect(proper_events: None) -> None:
-    """Clients here read with the library or the SDK alone."""
+    """Check the events of these clients, which the library and the SDK do not check."""
 
 
 @pytest.fixture(scope="session")
@@ -139,5 +139,5 @@ async def until_free(adapter: str, slots: int, within_s: float) -> float:
 
 
 async def until_all_free(adapter: str) -> None:
-    """Until every session of earlier tests is cleaned up."""
+    """Wait until every session of earlier tests is cleaned up."""
     await until_free(adapter, SLOTS, within_s=PATIENCE_S)

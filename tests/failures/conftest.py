@@ -1,4 +1,4 @@
-"""One cluster of each sort for all scenes of a test process; whatever a scene ends is started again."""
+"""One cluster of each kind for all tests of a process; stopped processes are started again."""
 
 from collections.abc import AsyncIterator
 

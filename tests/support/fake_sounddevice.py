@@ -1,4 +1,4 @@
-"""A stand-in for the module `sounddevice`: devices whose sound a test makes and hears."""
+"""A fake of the module `sounddevice`: a test supplies its input and reads its output."""
 
 from collections.abc import Callable
 from typing import Any

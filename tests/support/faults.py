@@ -96,7 +96,7 @@ class Victim:
 
 
 def break_in(runtime: Runtime) -> None:
-    """From now on sessions that are called so meet their faults."""
+    """Install the faults for sessions with such ids."""
     victims: dict[int, Victim] = {}
     real = {name: getattr(runtime, name) for name in (*PLACES, "clear")}
     doing, listening = ["think"], list[int]()
@@ -120,7 +120,7 @@ def break_in(runtime: Runtime) -> None:
         elif victims.get(slot) and place == "choose":
             _note_draws(session, deciding)
         if name == "longword":
-            _says_one_word(session)
+            _spells_one_word(session)
         return session
 
     def started(session: Any) -> Any:
@@ -216,8 +216,8 @@ def _break_voice(runtime: DuplexRuntime, meet: Callable[[str, Sequence[int]], No
     voices.mouth.say = said  # type: ignore[method-assign]
 
 
-def _says_one_word(session: Any) -> None:
-    """All it can say is one letter after another, and never a space."""
+def _spells_one_word(session: Any) -> None:
+    """Restrict the model to letters without any space."""
     assert isinstance(session, SpokenChatSession)
     template = session.dialogue.template
     ids = range(int(session.context.decoder.backbone.config.vocab_size))

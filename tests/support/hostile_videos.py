@@ -1,4 +1,4 @@
-"""Video files that are made to do harm, or that hold something else than a video."""
+"""Video files that are made to do harm, or that contain something other than a video."""
 
 import io
 from functools import cache

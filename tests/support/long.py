@@ -14,6 +14,6 @@ def seeds(first: int, *more: int) -> Sequence[Any]:
 
 
 def examples(count: int) -> int:
-    """How many of a property to try that is to be tried on `count`: by `make test` a quarter, at least 20."""
+    """Return how many examples of `count` to try: under `make test` a quarter, but at least 20."""
     is_same = settings.default is not None and settings.default.derandomize
     return min(count, max(20, count // 4)) if is_same else count

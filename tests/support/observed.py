@@ -1,4 +1,4 @@
-"""Holds everything that WebSocket clients of this process send and receive against the published schemas."""
+"""Checks everything that WebSocket clients of this process exchange against the published schemas."""
 
 import json
 from collections.abc import Iterator

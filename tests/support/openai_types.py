@@ -1,4 +1,4 @@
-"""Holds events of OpenAI's dialects against the types of its own client."""
+"""Checks events of OpenAI's dialects against the types of its own client."""
 
 from functools import cache
 from typing import Any, Final, get_args

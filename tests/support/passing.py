@@ -1,4 +1,4 @@
-"""Time that passes at once: deadlines of the product strike when a test says so."""
+"""A clock that a test can advance, so that deadlines of the product expire at once."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 
 
 class Passing:
-    """`passing(30.0)`: 30 seconds are over, on the clock of this process and of its event loop.
+    """`passing(30.0)` advances the clock of this process and of its event loop by 30 seconds.
 
     Whatever was due within them happens next. Who waits on another thread, or has bound the clock before,
     does not notice. The test itself may wait for nothing meanwhile: its own patience would end too.

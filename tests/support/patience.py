@@ -1,6 +1,6 @@
 """How long tests wait for what must come.
 
-It ends what hangs, and says nothing of how fast anything is: where four processes of tests share two cores,
+It ends tests that hang and is no measure of speed: where four processes of tests share two cores,
 each may stand still for seconds.
 """
 

@@ -1,4 +1,4 @@
-"""A real redis-server of the tests' own, in a temporary folder, on a Unix socket and a port of loopback."""
+"""A real redis-server for tests, in a temporary folder, on a Unix socket and a loopback port."""
 
 import os
 import random
@@ -18,7 +18,7 @@ _DEADLINE_S = 30.0
 
 
 class RedisServer:
-    """One server. It may be killed, paused and started again; what it had is kept unless told else."""
+    """One server. It may be killed, paused and started again; its data is kept by default."""
 
     def __init__(self, folder: Path, *options: str, tls: bool = False, sentinel: bool = False) -> None:
         """`options` are lines of its configuration, like `requirepass x`; with `tls` the port speaks that."""

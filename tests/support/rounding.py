@@ -1,4 +1,4 @@
-"""A pytest plugin in whose processor every product of matrices rounds otherwise than in this one.
+"""A pytest plugin that makes matrix products round differently, as on another processor.
 
 `python -m pytest -p tests.support.rounding tests/inference_service ...` shows which verdicts hang on the
 kernels of a processor, which add up sums in another order wherever its vectors are of another width. Each

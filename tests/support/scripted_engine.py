@@ -93,7 +93,7 @@ EVERYTHING = replace(INFO, modes=frozenset(Mode), sees=True)
 
 
 def _without_effect(content: Content) -> tuple[str, ...]:
-    """Settings of a turn that the script has no use for."""
+    """Settings of a turn that the script ignores."""
     if not isinstance(content, TurnInput):
         return ()
     given = {
@@ -562,7 +562,7 @@ class ScriptedEngine:
         return Occupancy(used, self.slots * self.info.context_limit, None, *self.pages, *self.late)
 
     def release(self, key: str, step: str, unit: int) -> None:
-        """Lets a unit that hangs in `step` go on, in the session that the test calls `key`.
+        """Let a unit that is held in `step` continue, in the session that the test calls `key`.
 
         It is the open one, else the next one.
         """

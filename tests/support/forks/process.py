@@ -1,4 +1,4 @@
-"""Python processes that begin where others have got to: forked from one that has done their imports.
+"""Python processes that are forked from one that has already done their imports.
 
 The imports of a worker take seconds of a processor, and tests start a hundred workers. What is forked has a
 process id, an environment and files of its own and ends as any process does. How a process starts from
@@ -37,12 +37,12 @@ class Process:
         self._link = link
         self._lock = threading.Lock()
         weakref.finalize(self, os.close, link)
-        self.pid = self._told()
+        self.pid = self._next_number()
 
     def poll(self) -> int | None:
         with self._lock:
             if self.returncode is None and select.select([self._link], [], [], 0)[0]:
-                self.returncode = self._told()
+                self.returncode = self._next_number()
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -64,8 +64,8 @@ class Process:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _told(self) -> int:
-        """The next number; raises `TimeoutError` where the server of forks says none."""
+    def _next_number(self) -> int:
+        """Return the next number from the server of forks; raise `TimeoutError` if none comes."""
         if not select.select([self._link], [], [], START_S)[0]:
             raise TimeoutError("the server of forks does not answer")
         return int(os.read(self._link, 32))

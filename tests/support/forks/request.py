@@ -55,6 +55,6 @@ class Request:
 
 
 def receive(control: socket.socket) -> tuple[Request, list[int]] | None:
-    """See `Request.send`; None if nobody will ask any more."""
+    """See `Request.send`; None at the end of requests."""
     told, files, _, _ = socket.recv_fds(control, _MOST, 4)
     return (Request(**json.loads(told)), files) if told else None

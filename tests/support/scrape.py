@@ -43,7 +43,7 @@ class Scrape:
         self.samples = samples(exposition)
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The value of the one series with that name and those labels; None if there is none."""
+        """Return the value of the only series with that name and those labels, or None."""
         return self.samples.get((name, frozenset(labels.items())))
 
     def total(self, name: str) -> float:

@@ -1,4 +1,4 @@
-"""The tables of docs/protocol/states.md, which the tests of the dialects walk."""
+"""The tables of docs/protocol/states.md, which tests of the dialects compare with the code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small video files for tests, made on the spot with the libraries of FFmpeg."""
+"""Small video files for tests, made with the libraries of FFmpeg."""
 
 import io
 import os
@@ -102,7 +102,7 @@ def short() -> bytes:
 
 
 def upright(data: bytes) -> bytes:
-    """An MP4 file as a phone that was held upright writes it: to be turned by a quarter, clockwise."""
+    """An MP4 file as from a phone held upright: a player has to turn it clockwise by a quarter."""
     quarter = [0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30]
     matrix = b"".join(number.to_bytes(4, "big", signed=True) for number in quarter)
     at = data.index(b"tkhd") + 4 + 40

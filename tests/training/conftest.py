@@ -19,7 +19,7 @@ from inference_service.models.tokenizer import Tokenizer
 
 
 def utterances(intents: Iterable[Intent] = Intent, least: int = 40, most: int = 220) -> list[Utterance]:
-    """Four for each intent, between so many frames of noise."""
+    """Return four utterances for each intent, whose audio is `least` to `most` frames of noise."""
     rng, noise = random.Random(1), np.random.default_rng(1)
     exchanges = [draw(rng, Split.TRAIN, intent) for intent in intents for _ in range(4)]
     return [
@@ -35,7 +35,7 @@ def corpus() -> list[Utterance]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the tokenizer of the shipped model."""
+    """Return a folder with the tokenizer of the shipped model."""
     folder = tmp_path_factory.mktemp("vocabulary")
     vocabulary.build(MINI, folder)
     return folder

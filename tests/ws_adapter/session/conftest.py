@@ -7,6 +7,6 @@ from ws_adapter.session import slot
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No session is given up, and no unit left behind, because the machine is slow."""
+    """Raise the time limits, so that a slow machine ends no session and drops no unit."""
     monkeypatch.setattr(slot, "LONGEST_S", 600.0)
     monkeypatch.setattr(slot, "HAND_OVER_S", 600.0)

@@ -1,4 +1,4 @@
-"""Dispatchers of every back end with workers behind them, for tests that hold for all of them.
+"""Dispatchers of every back end with workers behind them, for tests that apply to all of them.
 
 A back end is a `Build`: what it makes is a `Backend`, and `tests/ws_adapter/dispatch/test_contract.py` asks
 nothing else of it.
@@ -32,7 +32,7 @@ MODEL = "antiphon-mini"
 
 
 class ListedRegistry(Registry):
-    """Workers that a test puts there and takes away; `slots` are those of workers that are there already."""
+    """Workers that a test adds and removes; `slots` are those of the initial workers."""
 
     def __init__(self, **slots: int) -> None:
         super().__init__(())
@@ -44,7 +44,7 @@ class ListedRegistry(Registry):
         return [(f"{name}:1", info) for name, info in self.infos.items()]
 
     def set(self, **slots: int) -> None:
-        """These workers are there, and no others."""
+        """Make these workers the only ones."""
         self.infos = {}
         for name, count in slots.items():
             self.put(name, count)
@@ -66,7 +66,7 @@ class ListedRegistry(Registry):
         """Ignore `targets`: the test lists the workers."""
 
     def suspect(self, target: str) -> None:
-        """Write the suspicion down: listed workers are healthy."""
+        """Record the suspicion; listed workers stay healthy."""
         self.suspected.append(target)
 
 
@@ -82,21 +82,21 @@ class InProcessBackend:
     async def open(
         self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode, revision: str = STABLE
     ) -> None:
-        """A worker comes."""
+        """Add a worker."""
         self.registry.put(name, slots, model, modes, revision)
 
     async def drain(self, name: str) -> None:
-        """A worker takes no more sessions."""
+        """Let a worker refuse new sessions."""
         del self.registry.infos[name]
         self.registry.changed()
 
     shut = drain
 
     async def attach(self, lease: Lease) -> None:
-        """A session begins at its worker, which asks nobody."""
+        """Begin a session at its worker, which does not check the lease."""
 
     async def clean(self, lease: Lease) -> None:
-        """The session is over: the block of its caller was left."""
+        """End the session: the block of its caller was left."""
 
 
 @asynccontextmanager
@@ -111,7 +111,7 @@ async def in_process(**rules: Any) -> AsyncIterator[InProcessBackend]:
 
 @dataclass
 class FakeWorker:
-    """A worker that says to Redis what the real one does, and has no model."""
+    """A worker without a model that reports to Redis as a real one does."""
 
     name: str
     slots: int
@@ -127,7 +127,7 @@ class FakeWorker:
     """A lock that keeps the worker's messages to Redis in order."""
 
     async def beat(self) -> None:
-        """Says how it is; frees what was revoked, unless a session has it."""
+        """Report the state; free revoked slots that no session has."""
         async with self.speaking:
             await call(self.client, "announce", DIRECTORY, self.pool, 6000)
             pairs = [number for lease in self.held.items() for number in lease]
@@ -141,7 +141,7 @@ class FakeWorker:
                     await call(self.client, "slot_free", prefix(self.pool), self.name, slot, epoch)
 
     def attach(self, slot: int, epoch: int) -> bool:
-        """Whether it takes a session: two never have one slot, and no old lease counts."""
+        """Take a session unless its slot is in use or its lease is old; return whether it was taken."""
         if epoch <= self.highest or slot in self.held:
             self.refused.append((slot, epoch))
             return False
@@ -149,14 +149,14 @@ class FakeWorker:
         return True
 
     async def free(self, slot: int) -> None:
-        """The session is over, and its slot clean."""
+        """End the session and free its slot."""
         async with self.speaking:
             epoch = self.held.pop(slot)
             await call(self.client, "slot_free", prefix(self.pool), self.name, slot, epoch)
 
 
 def age(server: RedisServer, pool: str = pool_name("scripted", ["audio"])) -> None:
-    """The database is not a new one to this pool, so that nobody who might return is waited for."""
+    """Make the database an old one for the pool, so that it does not wait for callers that might return."""
     key, now = prefix(pool), round(time.time() * 1000)
     if server.command("SET", f"{key}boot", str(now - 60_000), "NX") == b"+OK":
         server.command("HSET", f"{key}clock", "real", str(now), "time", str(now))
@@ -164,10 +164,10 @@ def age(server: RedisServer, pool: str = pool_name("scripted", ["audio"])) -> No
 
 
 class MortalDispatcher(RedisDispatcher):
-    """One that a test may harm."""
+    """A dispatcher that a test can make fail."""
 
     def die(self) -> None:
-        """As by SIGKILL: nothing is given back."""
+        """End as by SIGKILL, without releasing anything."""
         assert self._task is not None
         self._task.cancel()
 
@@ -191,7 +191,7 @@ class RedisBackend:
         self._beating = asyncio.create_task(self._beat())
 
     def another(self, url: str | None = None) -> MortalDispatcher:
-        """One more adapter."""
+        """Add an adapter."""
         dispatcher = MortalDispatcher(
             connect(url or self.adapter_url), self.registry, LoopClock(), self.rules
         )
@@ -296,12 +296,12 @@ class Caller:
 
     @property
     def worker_id(self) -> str:
-        """The worker whose slot it has."""
+        """The worker whose slot the caller has."""
         assert self.lease is not None
         return self.lease.worker_id
 
     async def leave(self) -> None:
-        """The session is over, and its slot clean."""
+        """End the session and free its slot."""
         self.leaving.set()
         await asyncio.wait([self.task], timeout=PATIENCE_S)
         assert self.task.done()
@@ -309,8 +309,8 @@ class Caller:
             await self.backend.clean(self.lease)
 
     async def vanish(self) -> None:
-        """The client hangs up, wherever it is: also while its worker tells Redis that it has come, where the
-        package may lose the word (`asyncio.wait_for` of Python 3.11)."""
+        """Cancel the caller at any point, also during a command to Redis, where the package may lose the
+        cancellation (`asyncio.wait_for` of Python 3.11)."""
         async with asyncio.timeout(PATIENCE_S):
             await end(self.task)
         if self.lease is not None:
@@ -318,7 +318,7 @@ class Caller:
 
 
 class Callers:
-    """All of a test."""
+    """All callers of a test."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -326,18 +326,18 @@ class Callers:
         self.granted: list[Caller] = []
 
     async def occupy(self) -> Caller:
-        """A worker comes whose only slot this caller gets at once."""
+        """Add a worker, whose only slot this caller gets at once."""
         await self.backend.open("a", 1)
         return await self.served()
 
     async def served(self, kind: Kind = Kind.CHAT, **options: Any) -> Caller:
-        """Comes, and has a slot when this returns."""
+        """Request a slot, and return when the caller has it."""
         caller = await self.enter(kind, **options)
         await until(lambda: caller.lease)
         return caller
 
     async def enter(self, kind: Kind = Kind.CHAT, **options: Any) -> Caller:
-        """Comes, and is there or refused when this returns."""
+        """Request a slot, and return when the caller is queued, served or refused."""
         caller = self.start(kind, **options)
         await until(lambda: caller.places or caller.lease or caller.error)
         return caller
@@ -355,7 +355,7 @@ class Callers:
         revision: str = "",
         dispatcher: Dispatcher | None = None,
     ) -> Caller:
-        """Begins to come."""
+        """Begin to request a slot."""
 
         async def hold() -> None:
             try:
@@ -391,7 +391,7 @@ class Callers:
 
 
 async def until_told(condition: Callable[[], Any]) -> None:
-    """As `until`, of what a coroutine tells."""
+    """Wait until the coroutine function returns true, like `until`."""
     deadline = time.monotonic() + PATIENCE_S
     while not await condition():
         assert time.monotonic() < deadline, "it did not come"
@@ -400,7 +400,7 @@ async def until_told(condition: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def stage(build: Build, **rules: Any) -> AsyncIterator[Callers]:
-    """A backend with its callers, who have left at the end."""
+    """Yield a back end with its callers, which all leave at the end."""
     async with build(**{"update_s": 0.05, **rules}) as backend:
         callers = Callers(backend)
         try:

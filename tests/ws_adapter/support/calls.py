@@ -46,17 +46,17 @@ class Authority:
         return certificate, key
 
     def expired(self) -> tuple[Path, Path]:
-        """One whose time was over yesterday."""
+        """Issue a certificate that expired yesterday."""
         return self.issue(not_after=datetime.now(UTC) - timedelta(days=1))
 
     def shown(self, *, asks: bool = False, files: tuple[Path, Path] | None = None) -> grpc.ServerCredentials:
-        """A server's credentials, which `asks` its clients for theirs."""
+        """Return a server's credentials; if it `asks`, clients have to show theirs."""
         certificate, key = files or self.issue()
         pair = (key.read_bytes(), certificate.read_bytes())
         return grpc.ssl_server_credentials([pair], self.ca.read_bytes() if asks else None, asks)
 
     def context(self, files: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """The same for asyncio's servers, which agree on nothing by ALPN."""
+        """Return the same for asyncio's servers, without ALPN."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*(files or self.issue()))
         return context
@@ -106,7 +106,7 @@ async def serving(
 
 @asynccontextmanager
 async def closing(channel: Channel) -> AsyncIterator[Channel]:
-    """A channel that is closed on leaving the block."""
+    """Yield a channel that is closed at the end of the block."""
     try:
         yield channel
     finally:
@@ -130,7 +130,7 @@ class Way:
     async def served(
         self, handle: Handle, *options: tuple[str, int], on_lost: Callable[[], None] = lambda: None
     ) -> AsyncIterator[tuple[Channel, grpc.aio.Server]]:
-        """A channel, and the server at its other end; over TLS both show a certificate."""
+        """Yield a channel and its server; over TLS both show a certificate."""
         authority = Authority(self.folder) if self.over == "tls" else None
         self.credentials = authority.shown(asks=True) if authority else None
         self.target = f"unix:{self.folder / 'socket'}" if self.over == "unix" else "127.0.0.1:0"
@@ -142,7 +142,7 @@ class Way:
                 yield channel, server
 
     def again(self, handle: Handle) -> AbstractAsyncContextManager[tuple[grpc.aio.Server, int]]:
-        """Another server where the last one was."""
+        """Start another server at the address of the last one."""
         return serving(handle, self.target, self.credentials)
 
 

@@ -34,10 +34,8 @@ would add a dependency for one figure.
 
 {cost}
 
-These processes ran on Zen 5 cores. Two other runs gave A1 1.27 and 1.31, A2 1.36 and 1.48, the journal 0.12
-and 0.07. On 2 x AMD EPYC of the previous generation, an adapter with 5 % more CPU time per unit gave A1 1.20
-to 1.32, A2 1.53 to 1.55 and the journal 0.06 to 0.09: newer cores parse JSON faster, which is most of the
-relay's work.
+These processes ran on Zen 4 cores. Six earlier runs on Zen 5 cores gave A1 1.19 to 1.31, A2 1.36 to 1.49 and
+the journal 0.04 to 0.12: newer cores parse JSON faster, which is most of the relay's work.
 
 Shares of this time in a sampling profile of 2026-11-23: protocol 18 %, conversion of messages 16 %, wake-ups
 of the event loop by gRPC's poller 14 %, reads from gRPC 13 %, metrics of the OpenTelemetry SDK 11 %,
@@ -126,9 +124,10 @@ still reads input. Admission control and the dropping of stale units keep the it
 
 {resume}
 
-[Garbage collection](decisions/0058-memory-of-journals.md) causes most of the latency of the other sessions:
-it stops the event loop for 30 to 40 ms with 1,000 sessions. The rest is the event loop's time for 500 lost
-connections and 500 handshakes. The reconnecting clients run in their own process with a lower priority.
+Two other runs on the same machine gave 4.87 and 10.22 ms (2.10), and 9.84 and 13.28 ms (1.35). Before garbage
+collections became rare ([decision 58](decisions/0058-memory-of-journals.md)), three runs gave a p99 of 20 to
+81 ms after the loss. The rest is the event loop's time for 500 lost connections and 500 handshakes. The
+reconnecting clients run in their own process with a lower priority.
 
 {failover}
 

@@ -139,6 +139,6 @@ async def measure(is_short: bool) -> Report:
         "The engine alone, in processor time: units of workload W that begin at random or all at once",
         ("sessions", "begin", "late", "p50 ms", "p99 ms", "CPU-ms per unit", "relative to at once", "busy"),
         rows,
-        note="No goal: the phases of sessions are left as they are, since what begins together costs less.",
+        note="No goal: the phases of sessions are left as they are: units that begin together cost less.",
         where="one thread; late, p50 and p99 by its processor time",
     )

@@ -39,7 +39,7 @@ LIMIT: Final = 1024
 LONG: Final = 800
 """Tokens of a long question."""
 CROWD: Final = 4
-"""Callers with long questions beside one with short questions."""
+"""The number of callers with long questions while one caller asks short questions."""
 TEMPLATE: Final = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"

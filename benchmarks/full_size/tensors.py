@@ -1,6 +1,6 @@
 """The tensors of a checkpoint: published names and shapes, with random values.
 
-The values of a tensor depend only on its name and shape, so that every run writes the same.
+The values of a tensor depend only on its name and shape, so that every run writes the same values.
 """
 
 import zlib

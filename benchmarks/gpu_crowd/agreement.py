@@ -27,7 +27,7 @@ _CPU: Final = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest difference of one part of the model, relative to its largest value."""
+    """The largest difference in the output of one part of the model, relative to the largest value there."""
 
     part: str
     difference: float

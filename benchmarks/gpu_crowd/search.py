@@ -102,8 +102,8 @@ def largest(
 ) -> list[Trial]:
     """Search for the most sessions within the goal: double until a trial misses it, then bisect to `step`.
 
-    Return all trials, the largest one within the goal last; if there is none, no trial is good. `most` is the
-    number of sessions that fit into memory. No trial begins once `is_late` returns true.
+    Return all trials. The good trial with the most sessions is the last one, if any trial is good. `most` is
+    the number of sessions that fit into memory. No trial begins once `is_late` returns true.
     """
     good: Trial | None = None
     bad, sessions = most + 1, min(first, most)

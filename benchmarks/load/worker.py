@@ -55,8 +55,8 @@ class Stream:
 class Session:
     """The three calls of one session. With `automatic_units`, a unit is answered in one message on Generate.
 
-    A unit has a second of speech, except `listening_of_five` of five units, and with `obeys` those with
-    `force_listen`.
+    The answer to a unit is a second of speech, or that the model listens. It listens in `listening_of_five`
+    of five units, and with `obeys` in all units with `force_listen`.
     """
 
     def __init__(self, listening_of_five: int, obeys: bool) -> None:

@@ -15,7 +15,7 @@ from benchmarks.minicpmo import models, report, schedules
 SESSIONS = (1, 16)
 UNITS = 4
 ROUNDS = 2
-"""The number of rounds, in turn; the fastest one counts."""
+"""The number of rounds, each with both schedules in turn; the fastest run of each schedule counts."""
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ class Card:
     flops_16: float = 990e12
     """Dense bfloat16."""
     flops_32: float = 67e12
-    """Float32 without tensor cores: the codec's."""
+    """Float32 without tensor cores, which the codec uses."""
     share_of_bandwidth: float = 0.6
     share_of_flops: float = 0.3
     launch_s: float = 8e-6
@@ -65,7 +65,7 @@ class TickCost:
 
     @property
     def most_sessions(self) -> int:
-        """The number of sessions that fit into its memory, as `antiphon check-config` counts them."""
+        """The number of sessions that fit into the card's memory, as `antiphon check-config` counts them."""
         return published().slots_within(int(self.card.memory_bytes * self.card.share_of_memory - _weights()))
 
 

@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="replace the results of the named attacks in those of a complete run",
+        help="replace the results of the named attacks in the file of a complete run",
     )
     parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of workers and adapters")

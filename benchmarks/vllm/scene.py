@@ -50,7 +50,7 @@ class Engine(Protocol):
     """An engine that continues token ids greedily."""
 
     def chats(self, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
-        """Continue all prompts concurrently, with `most` tokens each; return these."""
+        """Continue all prompts concurrently, with `most` tokens each; return the new tokens."""
 
     def streams(self, seconds: int) -> list[float]:
         """Run `STREAMS` streams with a chunk per second each, evenly spread; return latencies in seconds."""

@@ -22,7 +22,7 @@ class Queued:
     estimated_wait_s: float
     ticket_id: str
     estimate_is_guess: bool = False
-    """Whether too few sessions have ended there for a reliable estimate of the wait."""
+    """Whether too few sessions have ended on the server for a reliable estimate of the wait."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class TextDelta:
 
 @dataclass(frozen=True, eq=False)
 class AudioDelta:
-    """A piece of what the model says, as audio; play it after the earlier pieces.
+    """A piece of the model's speech; play it after the earlier pieces.
 
     Only full-duplex conversations set the fields after `samples`.
     """
@@ -196,7 +196,7 @@ class CallDelta:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The whole chat answer, also after its pieces; always the last event."""
+    """The whole chat answer, sent after its pieces; always the last event."""
 
     text: str
     samples: Samples
@@ -215,7 +215,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The whole text of an utterance, after its pieces; exactly one for each that did not fail."""
+    """The whole text of an utterance, after its pieces; each utterance that did not fail has one."""
 
     text: str
     prompt_tokens: int

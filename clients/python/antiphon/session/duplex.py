@@ -167,8 +167,8 @@ class DuplexSession:
         The file is a JPEG, PNG or WebP of at most 1 MiB and 4 megapixels. The session needs `mode="video"`.
 
         The picture goes with the next audio. The model sees at most four pictures in a second of audio:
-        further ones wait for the next second, of which the newest four are kept. The server refuses a picture
-        of too many pixels, together with its audio, with an `ErrorEvent`. Raises `ImageError`,
+        further ones wait for the next second, and only the newest four of them are kept. The server refuses a
+        picture of too many pixels, together with its audio, with an `ErrorEvent`. Raises `ImageError`,
         `SessionClosed`, OSError for a path that cannot be read, and `ProtocolError` in another mode.
         """
         if self._frames is None:
@@ -181,7 +181,7 @@ class DuplexSession:
         self._frames.put(await asyncio.to_thread(frame_bytes, picture))
 
     async def force_listen(self) -> str:
-        """Stop the model's speech at once; it counts as one unit of silence. Returns its `input_id`.
+        """Stop the model's speech at once; the call counts as one unit of silence. Returns the `input_id`.
 
         Raises `SessionClosed`.
         """

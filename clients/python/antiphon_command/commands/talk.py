@@ -73,7 +73,7 @@ def add_to(commands: Subcommands) -> None:
             metavar="DEVICE",
             type=_device,
             default=None,
-            help="number or part of its name (default: the system's)",
+            help="number of the device, or part of its name (default: the system's)",
         )
 
 

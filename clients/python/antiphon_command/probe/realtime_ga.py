@@ -39,7 +39,7 @@ _RESPONSE: Final = (
 
 
 class RealtimeGa(Rules):
-    """Rules of one question that the client commits, and the spoken answer. The client closes."""
+    """Rules of one question that the client commits, and of its spoken answer. The client closes."""
 
     path = "/v1/realtime"
     takes_voice = False

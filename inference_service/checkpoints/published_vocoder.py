@@ -87,7 +87,7 @@ class TaggedNode:
 
 
 def read_config(folder: Path, vocoder: Mapping[str, Tensor]) -> Token2WavConfig:
-    """Return the typed YAML; the sizes of HiFT come from its weights. Raises `CheckpointError`."""
+    """Return the config from YAML; the sizes of HiFT come from its weights. Raises `CheckpointError`."""
     flow = _Section(folder / FLOW_YAML, _FLOW_KINDS, _FLOW_FIXED)
     is_causal = (folder / CAUSAL_YAML).is_file()
     if is_causal:

@@ -97,7 +97,7 @@ class Region:
     def prepare(self, name: Hashable, given: Sequence[Tensor]) -> None:
         """Capture the region for tensors like these; the largest ones must come first.
 
-        Raises `ValueError` for larger ones than before, since existing graphs read the memory of the first.
+        Raises `ValueError` for larger tensors than the first ones, whose memory existing graphs read.
         """
         places, size = list[int](), 0
         for it in given:

@@ -48,7 +48,7 @@ class VllmSession(ABC, Generic[Prepared]):
         self.told = time.monotonic()
         """Monotonic seconds of the last event for its caller."""
         self.is_over = False
-        """Whether it has failed, and takes no further part."""
+        """Whether the session has failed or is closed; it reports no more units."""
         self._sink = sink
         self._generator = generator
         self._deliver = deliver

@@ -18,8 +18,8 @@ class WatchedEngine(Protocol):
 class Watchdog:
     """A watchdog of the steps of an engine; `limit_s` is the limit of one step in seconds.
 
-    Time without a call of `check` counts as at most one period, because a stopped process or a busy event
-    loop is no evidence against the engine.
+    The time between two calls of `check` counts as at most two periods, because a stopped process or a busy
+    event loop is no evidence against the engine.
     """
 
     def __init__(self, engine: WatchedEngine, clock: Callable[[], float], limit_s: float) -> None:

@@ -66,7 +66,7 @@ class Candidates:
     ids: NDArray[np.int32]
 
     def draw(self, options: SamplingOptions, shares: Floats | None) -> list[int]:
-        """Return the id of each row that its uniform number selects among the kept ids, likeliest first.
+        """Return for each row the kept id that its uniform number selects, in order of probability.
 
         `shares` [n] are the probabilities of the likeliest ids among all ids, for rows that keep all. The
         result is `OPEN` where the draw needs more candidates, and `POISONED` where scores are not finite.

@@ -116,7 +116,7 @@ class Context:
         return self.window.mode is not WindowMode.OFF
 
     def begin(self, rows: Rows) -> Rows:
-        """Return the rows to feed of `rows`, which begin this context or continue its beginning.
+        """Return the part of `rows` to feed; `rows` begin this context or continue its beginning.
 
         Rows in the prefix cache are adopted, except the last one, whose hidden state is needed.
         """
@@ -198,7 +198,7 @@ class Context:
         self.end_unit(terminators)
 
     def heard_again(self, lengths: Sequence[int], terminators: list[int]) -> None:
-        """Add silent units that were fed, joined by terminators; the last one is to be closed."""
+        """Add silent units that were fed with terminators between them, and close the last one."""
         for length in lengths[:-1]:
             self.units.append(length + len(terminators))
             self._said.append([])
@@ -216,7 +216,7 @@ class Context:
     @property
     def must_slide(self) -> bool:
         """Whether the window must drop units; pending tokens must be fed first, since they still attend to
-        them.
+        these units.
         """
         return self.slides and self._surplus() > 0
 

@@ -55,7 +55,7 @@ class _Table:
 class KVCache:
     """`keys` and `values` are [layers, kv heads, rows, head size], page after page.
 
-    Each slot has entries 0 to `capacity` at most, for which pages are always available, whatever other slots
+    Each slot has at most `capacity` entries. Pages for them are always available, whatever other slots
     and the prefix cache hold. No entry is written to a shared page.
     """
 

@@ -28,7 +28,7 @@ Calls = list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 def require_independent(
     backbone: PreTrainedModel, furthest: int, conditions: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Raise `CheckpointError` if positions up to `furthest` change those of another session in the batch.
+    """Raise `CheckpointError` if positions up to `furthest` change another session's embeddings.
 
     It runs a short sequence and one of the greatest length in one batch, and records the rotary embeddings.
     It then compares them with those of the short sequence alone.

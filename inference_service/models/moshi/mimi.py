@@ -64,7 +64,7 @@ class MimiStack(MimiPreTrainedModel):  # type: ignore[misc]
 
 
 class Mimi(nn.Module):
-    """A codec without streams. A frame has `samples` samples and `codes` codes."""
+    """The codec, without the state of any stream. A frame has `samples` samples and `codes` codes."""
 
     def __init__(self, network: MimiModel, codes: int) -> None:
         """Wrap the network. Raises `CheckpointError` for a codec that cannot be run frame by frame."""
@@ -92,10 +92,9 @@ class Mimi(nn.Module):
         """The decoder's state of a new stream."""
 
     def hear(self, frames: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
-        """Return rows [n, rows, hidden] for `encoder` of frames [n, samples]; `write` makes codes of its
-        output.
+        """Return the input of `encoder`, rows [n, rows, hidden], for frames [n, samples].
 
-        `states` are those of the convolutions before `encoder`.
+        `write` makes codes of the encoder's output. `states` are those of the convolutions before `encoder`.
         """
         past = _Past(states)
         latent = _run(self.network.encoder.encoder_seanet.layers, frames[:, None], past)
@@ -109,8 +108,10 @@ class Mimi(nn.Module):
         return codes[:, :, 0].T, past.states()
 
     def read(self, codes: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
-        """Return rows [n, rows, hidden] for `decoder` of codes [n, codes]; `say` makes sound of its
-        output."""
+        """Return the input of `decoder`, rows [n, rows, hidden], for codes [n, codes].
+
+        `say` makes sound of the decoder's output.
+        """
         past = _Past(states)
         latent = self.network.quantizer.decode(codes[:, :, None])
         return past.expand(self.network.decoder.upsample, latent).transpose(1, 2), past.states()

@@ -62,7 +62,7 @@ class RelativeAttention(nn.Module):
         n, t = x.shape[1], keys.shape[2]
         near = (q + self.pos_bias_u[:, None]) @ keys.transpose(-1, -2)
         far = (q + self.pos_bias_v[:, None]) @ self._split(self.linear_pos(distances)).transpose(-1, -2)
-        # Row i of the distances of query i begins n - 1 - i further.
+        # The distances of query i begin at column n - 1 - i.
         rows = torch.arange(n, device=x.device)[:, None]
         columns = torch.arange(t, device=x.device)[None] + (n - 1 - rows)
         far = far.gather(-1, columns.expand(*far.shape[:2], n, t))

@@ -1,7 +1,7 @@
 """The parts that an architecture brings to the duplex runtime: an ear, an eye, a voice, and its prompts.
 
 The first three work on the device, on the engine thread. The `Senses` turn bytes and samples into arrays
-before, on the media thread. Each session has its own states.
+before, in the media pool. Each session has its own states.
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +36,7 @@ SLICE_MARKS = 2
 Look = Callable[[Sequence["View"], Sequence[Tensor]], list[list[Rows]]]
 """Return the slices of each picture with the marks round them, from embeddings [n, hidden] without marks."""
 
-# ---------------------------------------------------------------------------------------- on the media thread
+# ------------------------------------------------------------------------------------------ in the media pool
 
 
 class Hearing(Protocol):

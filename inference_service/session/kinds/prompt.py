@@ -1,4 +1,4 @@
-"""Rendering of chat messages into the prompt that the engine feeds; the media thread does it."""
+"""Rendering of chat messages into the prompt that the engine feeds, in the media pool."""
 
 import logging
 import math

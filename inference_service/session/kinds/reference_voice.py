@@ -26,9 +26,9 @@ class ReferenceVoice:
         """Create a voice that is not prepared yet.
 
         `senses` is None where the language model does not hear the voice. `prompts` is None where nothing is
-        spoken, or with only one voice. `known` holds the voices that were prepared before. `given` holds the
-        parts that the session brought. Recordings of callers are cached under the `salt` of their tenant, the
-        operator's own voices for everybody.
+        spoken, or the model has only one voice. `known` holds the voices that were prepared before.
+        `given` holds the parts that the session brought. Recordings of callers are cached under the `salt` of
+        their tenant, the operator's own voices for everybody.
         """
         self._reference = reference
         is_recorded = given.heard is not None or given.spoken is not None
@@ -40,7 +40,7 @@ class ReferenceVoice:
         self.key = b""
         """The hash of the samples that the language model hears."""
         self.memo_key = b""
-        """The key of its cache entry: other tenants who know the samples learn nothing by it."""
+        """The key of its cache entry. The salt in it hides from other tenants which recordings are cached."""
         self.heard: list[Sound] = []
         """The voice as the language model hears it in its prompt."""
         self.spoken: Any = None

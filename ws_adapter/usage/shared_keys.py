@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 2.0
-"""The polling interval in seconds, after which every adapter with a connection to Redis has a change."""
+"""The polling interval in seconds; every adapter with a connection to Redis reads a change within it."""
 
 READ_S: Final = 2.0
 """The timeout of one read in seconds."""

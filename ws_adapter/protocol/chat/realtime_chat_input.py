@@ -35,7 +35,7 @@ from ws_adapter.protocol.wire.errors import (
 
 
 class Update(Struct, frozen=True, tag_field="type", tag="session.update"):
-    """The opener of the earlier dialect, which has no chat."""
+    """The opening event of the earlier dialect, which has no chat."""
 
 
 Event: TypeAlias = SessionInit | TurnAppend | SessionClose | Update

@@ -514,9 +514,9 @@ def _speaks(unit: Unit, end: UnitEnd) -> bool:
 class Backlog:
     """Waiting units in input order, bounded in number and bytes.
 
-    A unit is dropped if a newer append waits behind it and it has waited longer than `max_lag_s`, checked
-    when a unit is taken; and at once, oldest first, beyond `max_units` or `max_bytes`. Units of the newest
-    append never drop each other. `force_listen` of a dropped unit moves to the next one.
+    Only a unit with a newer append behind it is dropped. When units are taken, those that have waited longer
+    than `max_lag_s` are dropped. Beyond `max_units` or `max_bytes` the oldest are dropped at once.
+    `force_listen` of a dropped unit moves to the next one.
     """
 
     def __init__(self, max_lag_s: float, max_units: int, max_bytes: int) -> None:

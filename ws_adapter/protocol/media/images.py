@@ -74,7 +74,7 @@ def read_frame(picture: Picture, path: str) -> bytes:
 def read_size(data: bytes) -> Size | None:
     """Return the size in a picture's header; None if the header has none.
 
-    Reads at most `MAX_SEGMENTS` places of `data`, and copies none of it.
+    Reads the headers of at most `MAX_SEGMENTS` segments, and copies no data.
     """
     try:
         if data.startswith(b"\xff\xd8\xff"):

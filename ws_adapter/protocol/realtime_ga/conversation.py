@@ -336,7 +336,7 @@ class Conversation:
     def written(self) -> list[Message]:
         """Return the messages with transcripts in place of clips, for a model that gets them as text.
 
-        Clips after its last answer stay, since it gets that audio again.
+        Clips after the model's last answer stay, since the model gets that audio again.
         """
         entries = [entry for entry in self._entries.values() if entry.is_told]
         answers = [at for at, entry in enumerate(entries) if entry.message.role == "assistant"]

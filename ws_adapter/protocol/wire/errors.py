@@ -364,7 +364,7 @@ VERDICTS: Final[dict[Reason, Verdict]] = {
 }
 
 CORRECTABLE: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
-"""Reasons of a worker to refuse settings for which the client may send corrected settings."""
+"""Reasons for which a worker refuses settings that the client may correct."""
 
 DEFECTS: Final = frozenset(reason for reason, verdict in VERDICTS.items() if verdict.message == _DEFECT)
 """Reasons that only a defect of the adapter can cause; they are logged as errors."""

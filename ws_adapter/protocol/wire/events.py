@@ -7,7 +7,7 @@ client equals its absence; unknown fields are ignored.
 Two class variables list the fields that an event must give. A given field is neither null, false nor empty; a
 text may be empty if its type allows that. `REQUIRED`: all of these fields. Those of a client are optional in
 Python, so that the adapter words the error for a missing one. `ANY_OF`: at least one of these fields; `a.b`
-is the field `b` of the object in `a`, and counts if there is no `b` beside `a`.
+is the field `b` of the object in `a`, and counts only if the event itself has no `b`.
 """
 
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
@@ -216,7 +216,7 @@ class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
     """Whether the event has a field `server_send_ts`, the time of sending in Unix seconds."""
 
     figures: ClassVar[str | None] = None
-    """The name of the field that contains `wall_clock_ms`; empty if the event itself contains it."""
+    """The field that contains `wall_clock_ms`; empty if the event itself contains it, None without it."""
 
     pauses: ClassVar[bool | None] = None
     """True if a pause of the client begins with the event, False if one ends."""

@@ -455,7 +455,7 @@ UNITS: Final = Metric("antiphon_units_total", "{unit}", "Completed units.", ("mo
 UNITS_DROPPED: Final = Metric(
     "antiphon_units_dropped_total",
     "{unit}",
-    "Input units that were dropped without an answer.",
+    "Input units that were dropped before they reached the model.",
     ("mode", "reason"),
 )
 ADAPTER_OVERHEAD: Final = Metric(

@@ -1,7 +1,7 @@
 """The vocabulary of a full-duplex dialect: decoding of its client events, and creation of its server events.
 
-The state machine in `machine` is the same for all full-duplex dialects; it uses their events by a
-`Vocabulary`.
+The state machine in `machine` is the same for all full-duplex dialects except Live; it uses their events by
+a `Vocabulary`.
 """
 
 from collections.abc import Callable

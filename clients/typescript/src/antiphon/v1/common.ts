@@ -218,8 +218,8 @@ export interface Video {
   /** The whole file. */
   data: Buffer;
   /**
-   * Frames seen of each second, 1 to 8; 0 is 1. Those after the first are joined to one picture, which follows the
-   * frame of that second.
+   * Frames taken from each second, 1 to 8; 0 means 1. Those after the first are joined to one picture, which follows
+   * the first frame of that second.
    */
   stackFrames: number;
 }

@@ -500,8 +500,8 @@ export interface UnitRecord {
   /** Random numbers that the session's speech has used up after this unit. */
   speechDraws: bigint;
   /**
-   * The ids of the words that a recogniser has heard in the unit, in order. A replayed unit is heard with these, and is
-   * not recognised again.
+   * The ids of the words that a recogniser has found in the unit, in order. A replay feeds these, and does not recognise
+   * the speech again.
    */
   wordIds: number[];
 }
@@ -622,7 +622,7 @@ export interface TurnInput {
    * (`calls_tools` of GetInfoResponse) refuses them with CONTENT_UNSUPPORTED.
    */
   tools: Tool[];
-  /** Whether it calls one of them, and which; unset means AUTO. */
+  /** Whether the model calls one of them, and which; unset means AUTO. */
   toolChoice:
     | ToolChoice
     | undefined;
@@ -741,7 +741,7 @@ export interface StreamInput {
     /** Audio of any length; the engine cuts it into the model's frames and keeps the rest for the next chunk. */
     { $case: "audio"; value: AudioChunk }
     | undefined;
-  /** True: drop the context first, a new utterance starts clean on the same session. */
+  /** True: first drop the context, except the system prompt: a new utterance begins in the same session. */
   beginUtterance: boolean;
   /** True: no more chunks in this utterance. Flushes look-ahead; the unit ends with UNIT_END_TURN. */
   endUtterance: boolean;
@@ -1047,7 +1047,7 @@ export interface GetInfoResponse {
   modes: SessionMode[];
   /** Sessions that can run at once, without the slots that the worker reserves for callers without a lease. */
   slots: number;
-  /** Slots of these that a session could take right now; 0 while `short_of_time`. */
+  /** How many of `slots` a session could take right now; 0 while `short_of_time`. */
   freeSlots: number;
   /** Most tokens that a session's context may hold. */
   contextLimit: number;

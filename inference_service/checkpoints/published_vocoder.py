@@ -1,7 +1,7 @@
 """The vocoder's published files: pickles, and YAML that names code. They are read as data, never run.
 
 A folder has `flow.yaml` and `flow.pt`, `hift.pt`, and two ONNX files for voices. With a `config.yaml` beside
-them `hift.pt` is the causal variant (`minicpmo-utils` 1.0.7); `hift_original.pt` is not read then.
+them `hift.pt` is the causal variant (`minicpmo-utils` 1.0.7). `hift_original.pt` is never read.
 """
 
 import pickle

@@ -103,7 +103,8 @@ class DuplexRuntime(Runtime):
         if not speaking:
             return
         assert self.speaker is not None
-        # A job may be finished already: its sound is awaited, or this step failed later and is repeated.
+        # A job has all its codes already if its sound is still being computed, or if an earlier attempt at
+        # this step failed after the last code.
         going_on = [(c, job) for c, job in speaking if not job.finished and job.recorded is None]
         replayed = [job for _, job in speaking if not job.finished and job.recorded is not None]
         if replayed:

@@ -54,7 +54,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> MoshiCheckpo
     config = files.config
     words = SilentTokens(int({**LANGUAGE, **raw}["existing_text_padding_id"]), _WORD_ENDS)
     tokenizer = files.tokenizer(words.silent)
-    if tokenizer.size - config.vocab_size not in (0, 1):  # it may have the token before the first frame
+    if tokenizer.size - config.vocab_size not in (0, 1):  # some tokenizers include the initial text token
         raise CheckpointError(
             f"{files.tokenizer_path} has {tokenizer.size} tokens; the model has {config.vocab_size}."
         )

@@ -20,7 +20,7 @@ _MINI_PICTURES = 16
 _KERNEL = 5 * 2**17
 """Bytes of a kernel that oneDNN caches."""
 _SHARED = 2
-"""Shapes of weights that are tied to embeddings; where panels are used, oneDNN multiplies no others."""
+"""Number of shapes of weights tied to embeddings: oneDNN multiplies only these where panels are used."""
 DECODER_SHAPES = 6
 """Shapes of a decoder's linear layers: queries, keys, attention output, gate, down projection, and head."""
 

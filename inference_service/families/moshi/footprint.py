@@ -15,7 +15,7 @@ from inference_service.models.moshi.temporal import temporal_config
 _FLOAT = 4
 _CODE = 8
 _WIDEST = 4
-"""Arrays of the codec's first samples that exist at the same time."""
+"""Number of the codec's largest arrays, those at the full sample rate, that exist at the same time."""
 
 
 def footprint(

@@ -137,8 +137,8 @@ class WhisperEncoder(nn.Module):
 
 
 def _begins(mels: list[Tensor], states: list[AudioState]) -> list[int]:
-    """Return the start position of each stream's next unit: 0 if no positions are left, shared frames
-    included.
+    """Return the start position of each stream's next unit: 0 if too few positions are left for all frames in
+    `mels`, which include the frames that a unit shares with its neighbours.
     """
     return [
         0 if state.length + -(-mel.shape[1] // 2) >= LONGEST else state.length
@@ -259,7 +259,7 @@ class Ear:
     def listen(self, mels: list[Tensor], states: list[AudioState]) -> tuple[Tensor, list[AudioState]]:
         """Encode one unit of each stream: encoder states [streams, 50, width], and new states of the streams.
 
-        A stream's cache is cleared when no positions are left for its unit, shared frames included.
+        A stream's cache is cleared if too few positions are left; see `_begins`.
         """
         x = self._convolved(mels)
         begins = _begins(mels, states)

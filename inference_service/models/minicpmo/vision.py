@@ -21,8 +21,8 @@ GRID = 70
 _HEAD = 128
 """Head size of the resampler."""
 _ROUNDED = {(49, 28): 40, (49, 42): 59, (58, 29): 34}
-"""Lines by (patches of a side, patch), for patches on the border of two lines, where the recorded float32
-fractions were rounded differently.
+"""Lines of the table of positions, by (number of patches of a side, index of the patch). These patches lie on
+the border of two lines, and the recorded results of the published code round their fractions differently.
 """
 
 

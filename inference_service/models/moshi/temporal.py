@@ -2,7 +2,7 @@
 
 Its layers are those of Mistral (norm, attention with a sliding window, gated network) under other names, so
 it is built as a `MistralModel`. Mistral's layers pass their window to transformers' attention interface,
-unlike those of `MoshiModel`, and the engine's common layers support them.
+unlike those of transformers' `MoshiModel`, and the engine's common layers support them.
 """
 
 import torch

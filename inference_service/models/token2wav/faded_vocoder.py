@@ -74,7 +74,7 @@ class FadedVocoder:
     ) -> tuple[Tensor, list[FadedState]]:
         """Advance streams of one shape by frames [batch, 80, n]; return samples [batch, ...] and new states.
 
-        A chunk that is not the last must bring the frames to at least 8.
+        Unless `is_last`, the kept and the new frames must together be at least 8.
         """
         return self.advance_from(self.noise_begins(states), mel, states, is_last=is_last)
 

@@ -45,7 +45,8 @@ class FlowState:
     """The state of one stream between chunks.
 
     `attention` [steps, depth, 2, 2, heads, t, head size] are keys and values of the guided and of the
-    unguided flow, newest chunk first; `convolution` [steps, depth, 2, 2, width, 2] likewise.
+    unguided flow, newest chunk first; `convolution` [steps, depth, 2, 2, width, 2] are the last inputs of the
+    convolutions of both flows.
     """
 
     prompt_frames: int
@@ -233,11 +234,11 @@ class Flow(nn.Module):
     def _trimmed(self, state: FlowState) -> FlowState:
         """Return the state with the prompt and only the newest generated frames in its caches.
 
-        As in the published package, the estimator's cache is cut at the same entries as the encoder's,
-        although its newest chunk comes first: the newest frames and the end of the prompt remain. The
-        estimator's attention has no positions. The first blocks of the encoder have one entry for two frames.
-        The published package cuts them as if they had one entry for each frame, so that the oldest generated
-        entries remain in place of the newest.
+        This holds for the encoder's caches. The estimator's cache is cut at the same entries, as in the
+        published package. Its newest chunk comes first, so that the newest frames and the end of the prompt
+        remain. The estimator's attention has no positions. The first blocks of the encoder have one entry for
+        two frames. The published package cuts them as if they had one entry for each frame, so that the
+        oldest generated entries remain in place of the newest.
         """
         prompt = state.prompt_frames
         if state.frames <= prompt + GENERATED_FRAMES:

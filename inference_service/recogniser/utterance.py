@@ -24,8 +24,8 @@ cepstra.
 _OVERHANG_S: Final = 0.1
 """Seconds for which the VAD takes silence for voice, before and after an utterance."""
 _QUIET: Final = round((0.3 - _OVERHANG_S) * SAMPLE_RATE)
-"""Samples without a voice that end an utterance: an answer begins 0.3 s after it. The model was not trained
-with words that come a unit earlier.
+"""Samples without a voice that end an utterance. With the overhang they last 0.3 s, after which an answer
+begins. The model was not trained with words that come a unit earlier.
 """
 _GIVEN_UP: Final = _QUIET + SAMPLE_RATE
 """Samples without a voice after which the answer has begun: later words would be answered a second time."""

@@ -1,8 +1,8 @@
 """The plan of a video: the frames that a model sees, and the cuts of its sound.
 
 The rules are those of `get_video_frame_audio_segments` in minicpmo 0.1.2 (Apache-2.0), the reference of
-MiniCPM-o: one frame a second; of more than 64 s, 64 of the frames that lie 0.1 s apart; the sound cut at the
-times of the frames.
+MiniCPM-o: one frame a second. In a video of more than 64 s, 64 of the frames that lie 0.1 s apart are seen.
+The sound is cut at the times of the frames.
 """
 
 import math

@@ -6,7 +6,7 @@ PYTHON ?= python3
 #   make install TORCH_INDEX=<address of that index>
 TORCH_INDEX ?=
 
-# Number of concurrent test processes: twice two cores, because many tests wait for a process or a clock.
+# Number of concurrent test processes: two for each of two cores, because many tests wait for a process or a clock.
 JOBS ?= 4
 # `worksteal`: a process without tests takes some from another process.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal

@@ -63,7 +63,7 @@ class Assumptions:
         4096, "rows that a forward reads of a context at least, as in old sessions"
     )
     jitter_ms: float = _assumed(
-        5.0, "a unit arrives late by a normal draw without its sign, of this deviation"
+        5.0, "standard deviation of a normal draw; a unit arrives late by the absolute value of the draw"
     )
 
     def lines(self) -> list[str]:

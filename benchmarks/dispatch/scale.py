@@ -47,8 +47,10 @@ class Costs:
     """Costs in CPU-seconds and bytes: per conversation, per second of one, or per event of the queue."""
 
     adapter_sessions: float
+    """The number of sessions of an adapter on one core."""
     session_bytes: float
     spoken: float
+    """The share of its time in which a model speaks."""
     worker_s: float
     ticket_beat_s: float
     slot_s: float

@@ -41,7 +41,7 @@ class Caller:
         self.moved_at = 0.0
         self.back_at = 0.0
         """The time of the first answer after the move."""
-        self.is_open = asyncio.Event()
+        self.opened = asyncio.Event()
         self._number = number
 
     async def talk(self, url: str) -> None:
@@ -50,7 +50,7 @@ class Caller:
         silent = np.zeros(8 * antiphon.INPUT_RATE_HZ, np.float32)
         sound = np.resize(np.concatenate([question, silent]), 120 * antiphon.INPUT_RATE_HZ)
         async with antiphon.connect(url) as client, client.duplex(seed=self._number) as session:
-            self.is_open.set()
+            self.opened.set()
             playing = asyncio.create_task(self._play(session, sound))
             try:
                 async for event in session:
@@ -84,7 +84,7 @@ async def _once() -> list[tuple[float, float]]:
             for caller in callers:
                 talks.append(asyncio.create_task(caller.talk(f"ws://{front.address}")))
                 async with asyncio.timeout(_PATIENCE_S):
-                    await caller.is_open.wait()
+                    await caller.opened.wait()
             targets.write_text(f"{first.address}\n{second.address}\n")
             os.kill(front.pid, signal.SIGHUP)  # all sessions are on the first worker
             await asyncio.sleep(TALK_S)

@@ -33,9 +33,6 @@ OPENS: Final = 1.5
 PER_CARD: Final = 64
 """Conversations per GPU: a goal, not measured."""
 
-PER_ADAPTER: Final = 1000
-"""Sessions of one adapter with one core, as the benchmark `adapter density` measures."""
-
 FILL: Final = 0.5
 """The largest planned load of a core of Redis, and of a network line, as a share."""
 

@@ -29,7 +29,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self, on_event: OnEvent) -> None:
         self.on_event = on_event
-        self.is_open = asyncio.get_running_loop().create_future()
+        self.opened = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
         self._upgraded = False
         self._head = bytearray()
@@ -47,7 +47,7 @@ class Client(asyncio.Protocol):
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         client.transport.write(request.encode())
-        await client.is_open
+        await client.opened
         return client
 
     def send(self, frame: bytes) -> None:
@@ -62,8 +62,8 @@ class Client(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Mark the connection as closed."""
         self.closed.set()
-        if not self.is_open.done():
-            self.is_open.set_exception(ConnectionError("closed before it was open"))
+        if not self.opened.done():
+            self.opened.set_exception(ConnectionError("closed before it was open"))
 
     def data_received(self, data: bytes) -> None:
         """Pass the beginning of each message to `on_event`."""
@@ -92,7 +92,7 @@ class Client(asyncio.Protocol):
         rest = len(self._head) - end - 4
         self._head.clear()
         self._upgraded = True
-        self.is_open.set_result(None)
+        self.opened.set_result(None)
         return len(data) - rest
 
     def _read_head(self, data: bytes, position: int) -> int:

@@ -69,7 +69,7 @@ class Tiles:
         return cls(table, owners, counts, firsts, lasts, queries, places, numbers)
 
     @classmethod
-    def alone(cls, table: Tensor, begins: Tensor, ends: Tensor, groups: int, pages: int) -> "Tiles":
+    def of_last_rows(cls, table: Tensor, begins: Tensor, ends: Tensor, groups: int, pages: int) -> "Tiles":
         """Return tiles of the last row of each context, made on the device.
 
         `begins` and `ends` [contexts] count from the beginning of the first page; `groups` heads share a key.
@@ -151,7 +151,7 @@ def over_contexts(
     """Attend with one row each of many contexts, see `paged.Attend`."""
     begins = torch.zeros_like(contexts.ends) if contexts.begins is None else contexts.begins
     groups, pages = queries.shape[1] // keys.shape[0], keys.shape[1] // PAGE
-    tiles = Tiles.alone(contexts.table, begins, contexts.ends, groups, pages)
+    tiles = Tiles.of_last_rows(contexts.table, begins, contexts.ends, groups, pages)
     return attend(queries, keys, values, tiles, scale, window)
 
 

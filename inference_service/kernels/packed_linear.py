@@ -175,11 +175,11 @@ def _hide(name: str, parent: nn.Module, state: dict[str, Tensor], prefix: str, m
 def _gains(weight: Tensor, shared: bool) -> bool:
     if weight.device.type != "cpu" or weight.numel() < SMALLEST:
         return False
-    return (panels.fit(weight.dtype) and not shared) or runs(weight.dtype)
+    return (panels.fit(weight.dtype) and not shared) or supports(weight.dtype)
 
 
 @cache
-def runs(dtype: torch.dtype) -> bool:
+def supports(dtype: torch.dtype) -> bool:
     """Return whether oneDNN supports packed weights of `dtype` on this machine and in this build of torch."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False

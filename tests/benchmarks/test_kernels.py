@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.adapter import document
 from benchmarks.kernels import decoder, linear, sound, timing
-from inference_service.kernels.packed_linear import PackedLinear, pack_linears, runs
+from inference_service.kernels.packed_linear import PackedLinear, pack_linears, supports
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def test_calls_take_turns_and_the_first_does_not_count() -> None:
     assert all(0 <= time < 1 for time in times)
 
 
-@pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
+@pytest.mark.skipif(not supports(torch.float32), reason="this torch has no packed weights")
 def test_packed_and_plain_linears_compute_same() -> None:
     plain, packed = linear.layers(torch.float32), pack_linears(linear.layers(torch.float32))
     assert len(plain) == linear.LAYERS * len(linear.SHAPES)

@@ -23,7 +23,7 @@ from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.errors import CheckpointError
 from inference_service.models.moshi.model import MoshiModel, SilentTokens
 
-_WORD_ENDS: Final = 0
+_PAD_ENDS: Final = 0
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> MoshiCheckpo
     raw = read_json(folder, "config.json")
     files = _files(folder, raw)
     config = files.config
-    words = SilentTokens(int({**LANGUAGE, **raw}["existing_text_padding_id"]), _WORD_ENDS)
+    words = SilentTokens(int({**LANGUAGE, **raw}["existing_text_padding_id"]), _PAD_ENDS)
     tokenizer = files.tokenizer(words.silent)
     if tokenizer.size - config.vocab_size not in (0, 1):  # some tokenizers include the initial text token
         raise CheckpointError(

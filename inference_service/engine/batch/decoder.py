@@ -353,7 +353,7 @@ class PackedDecoder:
             return StepLayout(self.cache, cells, contexts, self.backend)
         pages = self.cache.keys.shape[2] // PAGE
         begins = torch.zeros_like(contexts.ends) if contexts.begins is None else contexts.begins
-        tiles = Tiles.alone(contexts.table, begins, contexts.ends, self._groups, pages)
+        tiles = Tiles.of_last_rows(contexts.table, begins, contexts.ends, self._groups, pages)
         return TileLayout(self.cache, cells, tiles)
 
     def capture(self) -> None:

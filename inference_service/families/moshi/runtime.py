@@ -94,7 +94,7 @@ class MoshiRuntime(Runtime):
         hidden = [session.last_hidden for session in frames]
         drawn = [session.code_numbers(self._codec.codes) for session in frames]
         heats, uniforms = zip(*drawn, strict=True)
-        saying = [row for row, session in enumerate(frames) if session.is_heard]
+        saying = [row for row, session in enumerate(frames) if session.is_audible]
         first = np.array([frames[row].said.first for row in saying], np.int64)
         arrays = self.codes.arrays([it.drawn_text for it in frames], heats, uniforms)
         texts, numbers, first_there, rows = upload(self.device, *arrays, first, np.array(saying, np.int64))

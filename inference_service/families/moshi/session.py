@@ -270,7 +270,7 @@ class FrameSession(Session[Heard]):
         return self.draws.codes(self._settings, codes)
 
     @property
-    def is_heard(self) -> bool:
+    def is_audible(self) -> bool:
         """Whether the current frame becomes sound: with audio on, every frame except that of the prompt."""
         return self.running is not None and self.setup.duplex.generate_audio
 

@@ -28,13 +28,13 @@ class SilentTokens:
 
     pad: int
     """Padding: no word begins or continues."""
-    word_ends: int
+    pad_ends: int
     """Marks the last frame without a word before a word begins."""
 
     @property
     def silent(self) -> frozenset[int]:
         """Both tokens."""
-        return frozenset((self.pad, self.word_ends))
+        return frozenset((self.pad, self.pad_ends))
 
 
 class MoshiModel(nn.Module):

@@ -132,7 +132,7 @@ def test_single_rows_are_put_into_tiles_on_the_device_as_on_the_host() -> None:
     given = [Part([3, 1, 9], 5, 31, 1), Part([4], 0, 8, 1)]
     for groups in (1, 4, 20):
         wanted = Tiles.of([torch.from_numpy(it) for it in tiled(given, 2, 2, 3, groups, 9)], 10)
-        found = Tiles.alone(table, begins, ends, groups, 10)
+        found = Tiles.of_last_rows(table, begins, ends, groups, 10)
         is_query = wanted.lasts >= 0
         for name in ("table", "owners", "counts", "lasts", "queries", "places"):
             assert torch.equal(getattr(found, name), getattr(wanted, name)), name

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
 from inference_service.kernels import packed_linear, panels, selection
-from inference_service.kernels.packed_linear import SIZES, PackedLinear, Part, pack_linears, runs
+from inference_service.kernels.packed_linear import SIZES, PackedLinear, Part, pack_linears, supports
 from inference_service.kernels.selection import usable
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.05}
@@ -23,7 +23,7 @@ def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "ours" and not usable("linear"):
         pytest.skip("there was no compiler when the package was installed")
     if request.param == "oneDNN's":
-        if not runs(torch.float32):
+        if not supports(torch.float32):
             pytest.skip("this torch has no packed weights")
         monkeypatch.setattr(selection, "_is_built", lambda module: False)
     return str(request.param)
@@ -72,11 +72,11 @@ def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 @pytest.mark.parametrize("bias", [True, False])
 @torch.inference_mode()
 def test_any_number_of_rows_gives_what_a_plain_layer_gives(dtype: torch.dtype, bias: bool) -> None:
-    if not panels.fit(dtype) and not runs(dtype):
+    if not panels.fit(dtype) and not supports(dtype):
         pytest.skip("this processor has no such numbers")
     torch.manual_seed(0)
     plain = nn.Linear(96, 70, bias=bias).to(dtype)
-    for shared in (False, True) if runs(dtype) else (False,):
+    for shared in (False, True) if supports(dtype) else (False,):
         packed = PackedLinear(plain, shared=shared)
         for rows in ROWS:
             given = x(rows, 96, dtype=dtype)
@@ -98,7 +98,7 @@ def test_leading_dimensions_and_strides_are_those_of_a_plain_layer() -> None:
 @torch.inference_mode()
 def test_rows_reach_onednn_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN keeps a kernel for each size: arbitrary row counts would take unbounded memory."""
-    if not runs(torch.float32):
+    if not supports(torch.float32):
         pytest.skip("this torch has no packed weights")
     monkeypatch.setattr(selection, "_selected", "off")
     product, met = packed_linear._product, set()
@@ -151,7 +151,7 @@ def test_layers_too_small_to_gain_stay_as_they_are(talker: Talker, monkeypatch: 
 
 
 def test_numbers_without_kernels_and_weights_elsewhere_stay_as_they_are(talker: Talker) -> None:
-    assert not runs(torch.float16)
+    assert not supports(torch.float16)
     assert type(pack_linears(talker.half()).head) is nn.Linear
     with torch.device("meta"):
         layer = nn.Sequential(nn.Linear(4, 4))
@@ -161,7 +161,7 @@ def test_numbers_without_kernels_and_weights_elsewhere_stay_as_they_are(talker: 
 @pytest.mark.usefixtures("without_kernels")
 def test_a_torch_without_the_operator_keeps_its_plain_layers(talker: Talker) -> None:
     expected = talker(torch.arange(70))
-    assert not runs(torch.float32)
+    assert not supports(torch.float32)
     assert type(pack_linears(talker).head) is nn.Linear
     assert torch.equal(talker(torch.arange(70)), expected)
 

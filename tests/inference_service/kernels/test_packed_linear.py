@@ -59,9 +59,9 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(selection, "_selected", "off")
     monkeypatch.setattr(packed_linear, "_product", missing)
-    runs.cache_clear()
+    supports.cache_clear()
     yield
-    runs.cache_clear()
+    supports.cache_clear()
 
 
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

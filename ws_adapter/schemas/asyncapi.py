@@ -128,8 +128,8 @@ _RULES: Final = """\
 Speech over WebSocket. A text frame is one JSON object with a string `type`. Unknown fields are ignored in
 both directions; only Live and Realtime GA refuse those of a client. Integers are written without a fraction.
 Input audio has 16 kHz and output audio is float32 at 24 kHz, both in base64; in Live and Realtime GA a
-session chooses the formats. In full duplex the input is cut into units of one second, and every unit is
-answered.
+session chooses the formats. In full duplex the input is cut into units of one second (in Live, into units
+of the model's own length), and every unit is answered.
 
 A refused event changes nothing: one `error` answers it, and the client may send it again corrected. An
 `error` or the last event of the session precedes every Close that the server starts, unless the table says

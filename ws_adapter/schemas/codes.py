@@ -34,8 +34,8 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     "close 1013",
     ErrorCode.WORKER_BUSY: "the worker has no free slot after all; close 1013",
     ErrorCode.WORKER_CONNECT_FAILED: "no worker could be reached; close 1013",
-    ErrorCode.INFERENCE_ERROR: "a unit failed and the session goes on; as its end, close 1011, or 1013 when "
-    "memory ran out",
+    ErrorCode.INFERENCE_ERROR: "a unit failed and the session goes on; or the session failed: close 1011, or "
+    "1013 when memory ran out",
 }
 """Each `error.code`. Without a close code the session goes on and the event has changed nothing."""
 
@@ -43,7 +43,7 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     Code.INVALID_JSON: "the frame is not JSON",
     Code.INVALID_FRAME: "a binary frame; only text frames are read",
     Code.UNKNOWN_EVENT: "`type` names no event of this dialect",
-    Code.INVALID_EVENT: "`session.update` without a `model` that is a string, at its top level",
+    Code.INVALID_EVENT: "`session.update` has no string `model` at its top level",
     Code.MODEL_NOT_FOUND: "the model is not served; an earlier choice stays",
     Code.MODEL_NOT_VALIDATED: "a commit before any `session.update` with a served model; audio is kept",
     Code.INVALID_AUDIO: "`audio` is not base64 of whole int16 samples, at least one; or the model refused "
@@ -74,7 +74,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.UNKNOWN_PARAMETER: "there is no such field; `param` names it",
     LiveCode.MODEL_NOT_FOUND: "the model is not served; `/v1/models` lists those that are",
     LiveCode.NOT_STARTED: "an event came before `session.started`; or more than 256 sessions have sent no "
-    "`session.start`, and this one, the oldest of the client with the most, closes with 1000",
+    "`session.start`: of the client with the most of them, the oldest session is closed with 1000",
     LiveCode.ALREADY_STARTED: "a second `session.start`",
     LiveCode.UNSUPPORTED: "the server or its model does not support this; `message` says why",
     LiveCode.INVALID_FRAME: "a binary frame; close 1003",
@@ -86,8 +86,8 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
     LiveCode.QUEUE_CANCELLED: "the place in the queue was given up; close 1000",
     LiveCode.UNSUPPORTED_MODE: "no worker serves conversations; close 1008",
-    LiveCode.INFERENCE_FAILED: "a unit was lost and the session goes on; as its end, close 1011, or 1013 "
-    "when memory ran out",
+    LiveCode.INFERENCE_FAILED: "a unit was lost and the session goes on; or the session failed: close 1011, "
+    "or 1013 when memory ran out",
     LiveCode.CONTEXT_FULL: "the context of the model is full; `session.closed` follows",
     LiveCode.QUEUE_FULL: "too many sessions are waiting; close 1013",
     LiveCode.QUEUE_TIMEOUT: "no slot became free within the longest wait allowed; close 1013",

@@ -161,7 +161,7 @@ def _given(path: str, properties: Json) -> Json:
 
 
 def _constants(schema: Any) -> Any:
-    """Return `schema` with `const` instead of every `enum` of one."""
+    """Return `schema` with `const` instead of every `enum` of one value."""
     match schema:
         case {"enum": [only], **others}:
             return {"const": only, **others}

@@ -514,7 +514,7 @@ BYTES: Final = Metric("antiphon_bytes_total", "By", "Bytes sent and received.", 
 OUTBOX: Final = Metric(
     "antiphon_outbox_seconds",
     "s",
-    "Audio in a client's outbox after a unit, where it is above 0; 0 once for a session without any.",
+    "Audio that waits in a client's outbox after a unit; a session whose units leave none counts once, as 0.",
     (),
     OUTBOX_SECONDS,
 )

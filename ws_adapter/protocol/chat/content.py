@@ -122,7 +122,7 @@ class Request:
 
     def ignored_by(self, prefilled: Prefilled) -> list[str]:
         """Return the paths of settings without effect on the model that has read the turn."""
-        # Slices of the session are reported by the session; a template has an effect if the answer is spoken.
+        # The session reports its own limit of slices at its start; a template affects a spoken answer.
         told = {_SLICES: not self.has_own_slices, _TEMPLATE: self.turn.speaks}
         paths = [path.removeprefix("turn.") for path in prefilled.ignored_fields]
         return [path for path in paths if not told.get(path)]

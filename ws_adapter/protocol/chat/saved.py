@@ -41,7 +41,7 @@ class SavedChat(Struct, frozen=True):
 
 
 class SavedRequest(Struct, frozen=True):
-    """The state of a `Request`; the references of its voice are numbers."""
+    """The state of a `Request`; `llm_reference` and `speech_reference` are the numbers of its voice audio."""
 
     turn: SavedTurn
     streaming: bool

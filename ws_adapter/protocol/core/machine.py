@@ -180,13 +180,13 @@ class Machine(Protocol):
     # -------------------------------------------------------------------------------- the client
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """Handle a text frame of the client. With `drops_input` there is no room for the input in it."""
+        """Handle a text frame of the client. With `drops_input` the adapter has no room for more input."""
 
     def binary_frame(self, now: float) -> list[Action]:
         """Handle a binary frame of the client."""
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """Handle the start or end of back-pressure: more output waits for the client than should."""
+        """Handle the start or end of back-pressure; `is_congested`: too much output waits for the client."""
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
         """Handle the result of `Withdraw`: the dropped events, in the order of sending."""

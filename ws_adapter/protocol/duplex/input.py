@@ -25,7 +25,7 @@ NEARLY_A_SECOND: Final = 15_840
 """A lone append of at least this many samples counts as a second: a resampler may lose some by rounding."""
 
 LATE_S: Final = 0.2
-"""The seconds after the due time of a unit for which its carried input waits while the model speaks.
+"""While the model speaks, an incomplete unit is padded this many seconds after its due time.
 
 Units of at most this length are not padded early: silence in the middle of such a unit would be a click, and
 would close no gap."""
@@ -358,7 +358,7 @@ class SilenceTail:
         self._settle()
 
     def turn_ended(self, heard_everything: bool) -> None:
-        """Note the end of the model's turn; the tail ends if the model `heard_everything`, all real input."""
+        """Note the end of the model's turn; `heard_everything`: no real input waits, so the tail ends."""
         if self._spoke and heard_everything:
             self._over = True
         self._spoke = False

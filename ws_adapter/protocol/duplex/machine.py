@@ -188,7 +188,7 @@ class DuplexMachine(WithoutDetection):
         """Handle a text frame of the client.
 
         With `drops_input` there is no room for input: the units of an append are dropped undecoded, and
-        pictures are not kept. An opener with reference audio that would have to queue ends the session.
+        pictures are not kept. An opener with reference audio ends a session that has no slot yet.
         """
         if self.is_over:
             return []

@@ -207,7 +207,7 @@ class Upload:
 
     def __init__(self) -> None:
         self.heard_until = float("-inf")
-        """The time at which playback of all input so far would end, in real time from its arrival."""
+        """The time at which all input so far would end if it were played in real time since its arrival."""
 
     def came(self, seconds: float, now: float, *, is_quiet: bool) -> bool:
         """Count input; return whether it is further ahead of real time than streamed input can be.

@@ -16,7 +16,7 @@ SLICE_S: Final = 0.2
 """The seconds of audio in one event, unless the units of the model are shorter."""
 
 WORD_S: Final = 0.4
-"""The most seconds of a word beyond a slice for which the word is sent whole with that slice.
+"""A word that ends at most this many seconds after a slice is sent whole with that slice.
 
 Clients end a turn 0.8 s after the last words.
 """

@@ -51,7 +51,7 @@ _WAITING_S: Final = 2 * int(MOST_S) + 1
 """The seconds that can wait: the bound, and the append that exceeds it."""
 
 _LEAST_CHUNK: Final = 20
-"""The default text tokens of a model in a unit; a smaller limit is sent to the worker."""
+"""The default limit of text tokens in a unit; the worker gets the limit of the client only if it is lower."""
 
 
 class Native:
@@ -260,7 +260,7 @@ class Native:
             self.expire_prompt()
 
     def expire(self) -> None:
-        """Replace the session at the user's next words, because the model's history has changed."""
+        """Mark the session at the worker as outdated: another one replaces it at the user's next words."""
         self._is_stale = self.setup is not None
 
     def expire_prompt(self) -> None:

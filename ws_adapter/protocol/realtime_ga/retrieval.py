@@ -20,10 +20,10 @@ _KINDS = {b"\xff\xd8": "jpeg", b"\x89P": "png", b"RI": "webp"}
 
 
 def with_media(entry: Entry, format: Format) -> Item:
-    """Return the item of an entry with its pictures and its audio, the user's in `format` after resampling
-    for the model.
+    """Return the item of an entry with its pictures and its audio.
 
-    It may take long, and changes nothing of a session.
+    The user's audio is converted into `format` from the samples that the model gets. The conversion may take
+    long, and changes nothing of a session.
     """
     item = copied(entry.item)
     if not isinstance(item, MessageItem):

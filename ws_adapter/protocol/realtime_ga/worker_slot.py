@@ -17,7 +17,7 @@ from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.realtime_ga.saved.session import SavedSlot
 
 OPENS_S: Final = 15.0
-"""The seconds that a worker may wait for the setup; clients send it at their beginning."""
+"""The seconds after which a worker gets the setup even if no response waits, so that settings can come."""
 
 
 class SlotPhase(Enum):

@@ -31,7 +31,7 @@ class Code(StrEnum):
     MODEL_NOT_VALIDATED = "model_not_validated"
     INVALID_AUDIO = "invalid_audio"
     BUFFER_FULL = "buffer_full"
-    # Server errors about some audio or an utterance.
+    # Errors about some audio or an utterance; `_SERVERS` names those that the server causes.
     PROCESSING_ERROR = "processing_error"
     QUEUE_FULL = "queue_full"
     SERVICE_UNAVAILABLE = "service_unavailable"

@@ -118,11 +118,11 @@ def missing(param: str, expected: str) -> Refusal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The public meaning of an end or failure behind the adapter.
+    """The form in which the end of a session or a failure is reported to the client.
 
     `code` and `message` make an `error` event, `closed` is the reason in `session.closed`, `close` the close
-    code; each is left out if None. `clock` is the name of an expired timer with its seconds, empty without
-    one.
+    code; each is left out if None. `clock` is the name of an expired timer, with its seconds if it is a timer
+    of the adapter; empty without one.
     """
 
     code: ErrorCode | None

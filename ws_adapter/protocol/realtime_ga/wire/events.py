@@ -44,7 +44,7 @@ class Code(StrEnum):
     INSUFFICIENT_QUOTA = "insufficient_quota"
     BETA_DISABLED = "beta_api_shape_disabled"
     SESSION_EXPIRED = "session_expired"
-    # Server errors.
+    # Server errors, and SLOW_CONSUMER, which the client causes.
     OVERLOADED = "server_overloaded"
     INFERENCE_FAILED = "inference_failed"
     SLOW_CONSUMER = "slow_consumer"

@@ -26,7 +26,7 @@ class Lengths:
     """Lengths of sessions by kind, in seconds, learnt from finished sessions.
 
     With fewer than three samples of a kind, the length is a guess from these and from the running sessions.
-    Each running one is assumed to last as long again as it has so far.
+    Each running session is assumed to last twice its present age.
     """
 
     def __init__(self, known: Mapping[Kind, tuple[float, int]] | None = None) -> None:

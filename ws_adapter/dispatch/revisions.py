@@ -38,7 +38,7 @@ ALIKE: Final = Weights()
 class WeightedRoundRobin:
     """Smooth weighted round robin, as NGINX has it, over the revisions of one pool.
 
-    Over any sequence of sessions a revision gets its share of them, give or take one. The order is
+    In any sequence of sessions the number of a revision's sessions is close to its share. The order is
     deterministic. `functions.lua` has the same operations in the same order.
     """
 

@@ -64,7 +64,8 @@ class Forwarder:
         self._relays: set[Relay] = set()
 
     def take(self, connection: PublicConnection) -> bool:
-        """Forward a connection after its request; return False if its token is not another adapter's.
+        """Forward a connection after its request. Return False if its token is not another adapter's, or if
+        too many connections are forwarded.
 
         The connection is not read until it is forwarded, or is served here.
         """

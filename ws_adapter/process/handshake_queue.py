@@ -15,7 +15,8 @@ BURST: Final = 4
 """The number of handshakes that may begin at once."""
 
 _FULL: Final = BURST - 0.5
-"""The burst in intervals; the missing half allows for rounding of times."""
+"""The longest time in intervals that is saved up for a burst: half an interval less than `BURST`, so that
+rounding of times allows no further handshake."""
 
 LONGEST_WAIT_S: Final = 4.0
 """The longest wait in a full queue in seconds, below the timeout of a handshake."""

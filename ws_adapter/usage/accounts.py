@@ -1,8 +1,8 @@
 """The accounts of all tenants: admission and end of sessions by quota, and the usage log.
 
 Once a second every session with a quota takes its next slice of the quota, and ends if there is none. So a
-session exceeds the quota at most by its use within `BEAT_S` and by its running units. Each slice of the
-remaining quota allows one session of the tenant to do so.
+session exceeds the quota at most by its use within `BEAT_S` and by its running units. At most as many
+sessions of a tenant exceed it at once as there were slices left.
 """
 
 import asyncio

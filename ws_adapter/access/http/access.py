@@ -115,10 +115,11 @@ class Pass:
     rights: Rights = ALL_RIGHTS
     session: bytes = b""
     tenant: str = ""
-    """The tenant whose sessions share cached prompts: the key, else the address. Empty, for a tenant of its
-    own, behind a proxy that is not trusted and with a client secret, whose key has many users."""
+    """The tenant whose sessions share cached prompts: the key, else the address. Empty means a tenant of
+    its own: behind a proxy that is not trusted, and with a client secret, whose key has many users."""
     holder: str = ""
-    """The holder for the slot limit of direct calls; empty, for no limit, on this machine without a key."""
+    """The holder for the slot limit of direct calls. Empty means no limit, for a caller on this machine
+    without a key."""
     key_rejection: Rejection | None = None
 
 
@@ -325,8 +326,8 @@ class Access:
     def check_origin(self, request: Request, caller: Caller) -> None:
         """Raise `Denied` for a web page that may not use the adapter.
 
-        Without `allowed_origins` pages of any origin may, except in a browser on this machine: a server on
-        loopback is for this machine alone.
+        Without `allowed_origins` pages of any origin may use it. But in a browser on this machine only pages
+        of this machine may: a server on loopback is for this machine alone.
         """
         if self._takes_any_origin:
             return

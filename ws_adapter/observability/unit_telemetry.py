@@ -42,7 +42,7 @@ class _Unit(Struct, eq=False):
     audio_s: float
     """Seconds of input; 0 for a turn of a chat, which has no deadline."""
     ends_utterance: bool | None
-    """None unless it is a chunk of an utterance."""
+    """None unless it is a segment of an utterance."""
     is_turn: bool
     """Whether it is a chat turn, which is answered as a whole."""
     span: Span

@@ -31,7 +31,7 @@ class JournalKind(StrEnum):
     CHAT = auto()
     """Each unit is a turn, independent of earlier ones."""
     UTTERANCES = auto()
-    """Units are slices of utterances, which depend on earlier slices of the same utterance."""
+    """Units are segments of utterances, which depend on earlier segments of the same utterance."""
 
     @classmethod
     def of(cls, setup: WorkerSetup) -> "JournalKind":
@@ -170,7 +170,7 @@ class Journal:
         """The number of the newest unit."""
         self._has_answers = False
         self._draws = (0, 0)
-        """The random numbers that text and speech have used."""
+        """The counts of random numbers that text and speech have used."""
         self._is_closed = False
 
     # ------------------------------------------------------------------------------------ settings
@@ -291,7 +291,7 @@ class Journal:
             self._count()
 
     def _heard(self, kept: KeptUnit, end: pb.UnitEnd) -> None:
-        """Record an answered slice of an utterance."""
+        """Record an answered segment of an utterance."""
         if self._begin is not None and kept.number >= self._begin:
             if end == pb.UNIT_END_CHUNK:
                 self._log.keep(kept, end, kept.size, self._journals.share)
@@ -305,7 +305,7 @@ class Journal:
         self._unfinalized.discard(unit)
 
     def rewound(self, answer: pb.UnitsRewound) -> int:
-        """Record an answered rewind: silence what it undid. Return its unit."""
+        """Record an answered rewind: replace the undone output by silence. Return its unit."""
         order = self.rewinds.pop(0)  # rewinds are answered in order
         if answer.HasField("error"):
             return order.unit

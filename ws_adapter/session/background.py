@@ -212,7 +212,7 @@ class Background:
         """Do nothing: no journal is kept of a transcription, so it never moves."""
 
     def displaced(self) -> None:
-        """Do nothing: `refused` follows."""
+        """Tell the machine that the worker was lost before it was ready; `refused` follows."""
         self._machine.displaced()
 
     def refused(self, verdict: Verdict | None) -> None:

@@ -426,7 +426,7 @@ class Slot:
     def _said_early(self, *signals: Signal) -> None:
         """Handle signals before the session has begun: delay that of a drain, and pass on all others.
 
-        While the session moves, only `Ready` counts besides: it starts the replay.
+        While the session moves, pass on nothing: `Ready` starts the replay, and other signals are dropped.
         """
         first = signals[0]  # a signal that is not about a unit comes alone
         if isinstance(first, GoingAway):
@@ -639,10 +639,10 @@ class Slot:
 
 
 def _idle_limit_s(kind: Kind, options: AdapterOptions) -> float:
-    """Return the seconds that a worker lets a session be idle, 0 for no limit: longer than the adapter does.
+    """Return the idle limit of a session at its worker in seconds, above that of the adapter; 0 for no limit.
 
     A full-duplex session may be idle while no session waits for its slot, and a Realtime session between
-    turns. Workers limit only their length.
+    turns. Workers limit only the length of these sessions.
     """
     match kind:
         case Kind.CHAT:

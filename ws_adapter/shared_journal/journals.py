@@ -139,8 +139,8 @@ class SharedJournals:
         self._link.send(function, (*words, self._adapter_id), answered, is_urgent=True)
 
     def queue_rewrite(self, stream: JournalStream) -> None:
-        """Queue a stream to be rewritten as soon as the connection has room, or a second after Redis rejects
-        it."""
+        """Queue a stream to be rewritten as soon as Redis has written another record, or at the next
+        heartbeat."""
         self._behind[stream] = None
 
     def awaits_rewrite(self, stream: JournalStream) -> bool:

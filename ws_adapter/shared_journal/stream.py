@@ -47,7 +47,7 @@ class Source(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Whether no operation is incomplete. The session calls `catch_up` when this becomes true."""
+        """Whether no operation is incomplete. The session calls `commit` when this becomes true."""
 
     def taken_elsewhere(self) -> None:
         """End the session here, because another adapter owns it."""

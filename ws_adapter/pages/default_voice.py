@@ -42,7 +42,7 @@ class DefaultVoice:
 
 
 def read_default_voice(folder: Path | None) -> DefaultVoice:
-    """Read `default.wav` of the folder, or the file of the package without a folder.
+    """Read `default.wav` in `folder`; with None, read the voice file of this package.
 
     The checks are those for the reference voice of a client. Raises `ConfigurationError`.
     """

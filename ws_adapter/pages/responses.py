@@ -142,8 +142,8 @@ def default_voice(voice: DefaultVoice) -> Response:
 def queue(view: QueueView, *, names_tickets: bool) -> Response:
     """Return the waiting tickets and running sessions.
 
-    Without `names_tickets`, the right to see the sessions of others, ticket ids and labels are null: a ticket
-    id is enough to cancel the ticket, and the label belongs to the client.
+    `names_tickets` is whether the caller may see the sessions of others. If not, ticket ids and labels are
+    null: a ticket id is enough to cancel the ticket, and the label belongs to the client.
     """
     hidden = {} if names_tickets else {"ticket_id": None, "session_id": None}
     body = {

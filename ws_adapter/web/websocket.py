@@ -13,10 +13,10 @@ client, some of which do not reach the library:
 - The connection of a client in the middle of a large message is aborted when the incomplete messages of all
   clients are too large together. `max_size` bounds only each message: 1,000 connections may hold 16 GiB.
 - A text message of one frame bypasses the library's parser if no message waits and no data follows it.
-  `write_text` writes such a frame itself. Compared with a parser and a writer that replace those inside the
-  library, a unit of 85 KB in and 128 KB out costs the adapter 10 % more CPU, and 21 % more with the library's
-  own parser and `broadcast` (docs/decisions/0009-http-and-websocket.md). The library copies a message three
-  times, and its only hook for a message is `recv`, which wakes a task.
+  `write_text` writes such a frame itself. A unit of 85 KB in and 128 KB out then costs the adapter 10 % more
+  CPU than with a parser and a writer that replace those inside the library. With the library's own parser and
+  `broadcast` it would cost 21 % more than with these (docs/decisions/0009-http-and-websocket.md). The library
+  copies a message three times, and its only hook for a message is `recv`, which wakes a task.
 
 No method of the library is replaced. Only `close` and asyncio's callbacks are overridden.
 """

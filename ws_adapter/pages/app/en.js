@@ -85,7 +85,7 @@ export const EN = {
   about_mini:
     "antiphon-mini knows a small world, in English: greetings, its name, how it is, what it can do, sums with numbers from 0 to 20, counting, repeating digits, directions, the light on and off, one joke, thanks, goodbye and “stop”. With a camera it names a circle, square or triangle in six colours.",
   about_hears:
-    "It was trained on synthetic voices. A recogniser trained on human speech recognises the sentences of its world. With the recogniser, the model understands three of four recordings of one person. The model hears accents, noise, fast speech and whispering badly. To anything beyond its world it answers that it did not understand. Its purpose is to run every part of the system.",
+    "It was trained on synthetic voices. A recogniser that was trained on human speech tells it the sentences of its world. With this recogniser, the model understands three of four recordings of one person. The model hears accents, noise, fast speech and whispering badly. To anything beyond its world it answers that it did not understand. Its purpose is to run every part of the system.",
   about_other: "This server runs {model}. Ask its operator what the model can do.",
 
   settings: "Settings",

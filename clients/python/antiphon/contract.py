@@ -59,8 +59,8 @@ class Reason(StrEnum):
     CONFIG_REQUIRED = "CONFIG_REQUIRED"
     CONFIG_REPEATED = "CONFIG_REPEATED"
     UNIT_OUT_OF_ORDER = "UNIT_OUT_OF_ORDER"
-    # RESOURCE_EXHAUSTED, the caller's bug. gRPC itself refuses a message that is too large, so that status
-    # carries no ErrorInfo and its reader names the reason.
+    # RESOURCE_EXHAUSTED, the caller's bug. gRPC itself refuses a message that is too large, so its status
+    # carries no ErrorInfo, and the receiver of the status sets the reason MESSAGE_TOO_LARGE.
     UNIT_WINDOW = "UNIT_WINDOW"
     MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
     # RESOURCE_EXHAUSTED, worth another try; RetryInfo says when
@@ -132,7 +132,7 @@ ITEM_REASONS: Final = frozenset(
 """The reasons of `ItemError`; every other reason ends its session."""
 
 CLIENT_SIDE_REASONS: Final = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.WORKER_LOST})
-"""The reasons that no ErrorInfo carries: gRPC made the status, and its reader names the reason."""
+"""The reasons that no ErrorInfo carries: gRPC makes the status, and the receiver sets the reason."""
 
 # ------------------------------------------------------------------------------------- tools of a chat
 

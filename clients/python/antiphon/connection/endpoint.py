@@ -22,7 +22,7 @@ DEFAULT_VOICE: Final = "/api/default_ref_audio"
 
 _PATHS: Final = (REALTIME, CHAT, TRANSCRIPTION, LIVE)
 _MODE: Final = ("mode", "intent")
-"""The query parameters that select the dialect of `/v1/realtime`; here the caller sets them."""
+"""The query parameters that choose the dialect of `/v1/realtime`; `endpoint` replaces them by its `mode`."""
 
 NORMAL_CLOSURE: Final = 1000
 CLOSE_TIMEOUT_S: Final = 2.0
@@ -38,7 +38,7 @@ _SCHEMES: Final = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 
 def endpoint(url: str, path: str, mode: str | None = None) -> str:
-    """Return the WebSocket address of one service of a server: `path`, on `/v1/realtime` with its `mode`.
+    """Return the WebSocket address of the service at `path`; `mode` is only for `/v1/realtime`.
 
     `url` may be the server's root (`ws://localhost:8006`, `http` works as well) or the whole address of any
     of its services. Other query parameters are kept. Raises `ConnectError` for any other address.

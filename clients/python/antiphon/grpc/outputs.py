@@ -111,7 +111,7 @@ class CallDelta:
     index: int
     """The index of the call in the unit, from 0."""
     id: str
-    """The id of the call; only the first piece has it, as it has the name."""
+    """The id of the call; only the first piece has the id and the name."""
     name: str
     arguments: str
     complete: bool

@@ -55,7 +55,7 @@ class DuplexConfig(TypedDict, total=False):
     text_repetition_penalty: float
     text_repetition_window_size: int
     length_penalty: float
-    """The weight of ending the turn against speaking on."""
+    """The penalty on the end of the turn: values above 1 make it less likely, so turns get longer."""
     listen_prob_scale: float
     """The factor on the probability of listening."""
     listen_top_k: int | None

@@ -63,8 +63,8 @@ def _configure_grpc() -> None:
     """Set the environment variables that gRPC reads at import, unless the user has set them.
 
     gRPC logs errors only, since its other lines repeat exceptions. By default grpcio 1.80 to 1.82 pass every
-    message through a further thread that polls; an experiment switches it off. Other releases do not know the
-    experiment and would log an error.
+    message through a further polling thread, an experiment that is switched off here. Other releases do not
+    know the experiment and would log an error.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     major, minor, *_ = version("grpcio").split(".")

@@ -7,7 +7,10 @@ from typing import Any, Final
 
 DEFAULT_URL: Final = "ws://localhost:8006"
 KEY_VARIABLE: Final = "ANTIPHON_API_KEY"
-"""The environment variable of the API key; other users of the machine can read arguments, but not it."""
+"""The environment variable of the API key.
+
+Other users of the machine can read the arguments of a process, but not its environment.
+"""
 
 
 def add_access_options(command: argparse.ArgumentParser) -> None:

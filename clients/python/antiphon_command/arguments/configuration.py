@@ -246,7 +246,7 @@ def add_config_option(command: Command, section: str) -> None:
 
 
 def refused(error: Exception, arguments: argparse.Namespace) -> str:
-    """Return a service's message about a value, after its origin unless that is the command line."""
+    """Return a service's message about a value; unless a flag set the value, its origin comes first."""
     name = str(error).split(" ", 1)[0]
     given: GivenValue | None = getattr(arguments, "origins", {}).get(name)
     if given is None or getattr(arguments, name) is not given.value:

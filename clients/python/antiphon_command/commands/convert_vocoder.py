@@ -40,7 +40,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert the files without running code that the published files name."""
+    """Convert the published files; their pickles are read without running code."""
     require_extra("convert-vocoder", "worker")
     from inference_service.checkpoints.vocoder_conversion import convert
     from inference_service.models.errors import CheckpointError, VoiceError

@@ -300,7 +300,7 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
     from ws_adapter.web.tls import Certificate
 
     try:
-        # The workers and the state of the processes are no options of the adapter.
+        # `workers` is a number here, and `_check_dispatcher` checks the options of the shared queue.
         given = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k not in _OF_PROCESSES})
         options = given_options(AdapterOptions, given, workers=("unix:to come",))
         if options.keys is not None:

@@ -152,7 +152,7 @@ class _Exchange:
             await self._send(event)
 
     async def _feed_silence(self, pace: Pace) -> None:
-        """Send a second of silence every second until the answer ends; the first one inside it is short."""
+        """Send a second of silence every second until the answer ends; the first one during it is short."""
         spoken = None
         for _ in range(SILENT_UNITS):
             await pace.wait(INPUT_RATE_HZ)

@@ -1,4 +1,4 @@
-"""Common rules of both dialects of `/v1/realtime`: queue, begin, end and errors of a session."""
+"""Common rules of the current and the earlier dialect of `/v1/realtime`: queue, begin, end and errors."""
 
 from abc import abstractmethod
 from collections.abc import Iterator

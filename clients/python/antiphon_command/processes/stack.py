@@ -60,7 +60,7 @@ class Stack:
 
     @property
     def dispatcher(self) -> str | None:
-        """The URL of the shared queue, None if the only adapter has it."""
+        """The URL of the Redis with the shared queue; None if the only adapter has a queue of its own."""
         return self._given.dispatcher
 
     async def __aenter__(self) -> Self:

@@ -187,7 +187,7 @@ class Recipe:
         joint.train(self.domain, *files, part, self.budget.joint, resume, batch=self.batch)
 
     def _refine(self, part: Path, resume: bool) -> None:
-        """Train a second round at half the learning rate, with the audio encoder from the start."""
+        """Train a second round at half the learning rate; the audio encoder is never frozen."""
         if not resume:
             rounds.copy(self.file("joint.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")

@@ -17,7 +17,7 @@ from inference_service.models.pacing import chunks
 
 UNIT_FRAMES = 100
 _LEAD = 3
-"""Frames that the first unit keeps in addition before the first word."""
+"""Additional frames before the first word that the first unit keeps."""
 _SLOWEST = 1.4
 """The largest factor by which a chunk is stretched to fill its unit."""
 _LAST_SLOWER = 1.15

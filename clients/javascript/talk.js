@@ -1,5 +1,5 @@
 // Asks a question over WebSocket and prints the answer. Runs in Node 22 and newer as it is, in Node 20 with
-// --experimental-websocket; between connect and print there is nothing that a browser does not know.
+// --experimental-websocket. The WebSocket is that of browsers; only files, Buffer and process are of Node.
 //
 //     node talk.js QUESTION.wav [ws://localhost:8006/v1/realtime?mode=audio]
 //

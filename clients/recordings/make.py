@@ -25,7 +25,7 @@ from antiphon_training.domains.mini import Intent, draw
 
 FOLDER = Path(__file__).parent
 QUESTION = Path(demo.__file__).parents[1] / "question"
-"""Of the demo, part of the package."""
+"""The folder of the question that `antiphon demo` asks, which is part of the package."""
 SEED = 20_261_120
 COMMAND = "python -m clients.recordings.make"
 _LEAD_S = 1.0

@@ -98,7 +98,9 @@ def _chosen(module: str, count: int) -> list[Mutant]:
     return [
         mutant
         for mutant in sample(ROOT, module, count, SEED)
-        if not mutant.tunes_constant(source) and mutant.changed(source) not in equivalent
+        if mutant.is_code(source)
+        and not mutant.tunes_constant(source)
+        and mutant.changed(source) not in equivalent
     ]
 
 

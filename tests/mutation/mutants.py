@@ -37,6 +37,14 @@ class Mutant:
             raise ValueError(f"{self} changes nothing")
         return str(changed)
 
+    def is_code(self, source: str) -> bool:
+        """Return whether the changed module compiles; an operator may replace the `*` of a signature."""
+        try:
+            compile(self.code(source), self.module, "exec")
+        except SyntaxError:
+            return False
+        return True
+
     def tunes_constant(self, source: str) -> bool:
         """Return whether the change is one to the value of a constant."""
         return _CONSTANT.match(source.splitlines()[self.line - 1]) is not None

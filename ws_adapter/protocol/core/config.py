@@ -42,7 +42,7 @@ class DuplexConfig(Struct, frozen=True):
     text_repetition_window_size: Annotated[int, Meta(ge=0, le=8192)] | None = None
     """The number of latest tokens to which the repetition penalty applies."""
     length_penalty: Annotated[float, Meta(ge=0.1, le=5)] | None = None
-    """Weight of ending the turn against speaking on."""
+    """Penalty on ending the turn; above 1, the end is less likely."""
     listen_prob_scale: Annotated[float, Meta(ge=0, le=10)] | None = None
     """Factor on the probability of listening."""
     listen_top_k: Annotated[int, Meta(ge=1, le=2**32 - 1)] | None = None

@@ -33,6 +33,8 @@ class Record:
     """The times to first audio, from the recording's last sent second."""
     unanswered: int = 0
     """The number of seconds of audio without an answer."""
+    late: int = 0
+    """The number of seconds of audio that the model answered after more than a second."""
     dropped: int = 0
     """The number of seconds of audio that were dropped because they were too old."""
     errors: list[str] = field(default_factory=list)
@@ -46,12 +48,13 @@ class Record:
     @property
     def misses(self) -> int:
         """The number of deadline misses: units answered after more than a second, never, or dropped."""
-        return sum(seconds > UNIT_S for seconds in self.unit_s) + self.unanswered + self.dropped
+        return self.late + self.unanswered + self.dropped
 
     def __iadd__(self, other: "Record") -> "Record":
         self.unit_s += other.unit_s
         self.first_audio_s += other.first_audio_s
         self.unanswered += other.unanswered
+        self.late += other.late
         self.dropped += other.dropped
         self.errors += other.errors
         return self
@@ -152,6 +155,8 @@ class Talker:
         metrics = event["metrics"]
         if isinstance(metrics, dict) and metrics.get("dropped"):
             self.record.dropped += 1
+        elif sent is not None and now - sent > UNIT_S:
+            self.record.late += 1
         if event["kind"] == "audio" and self._asked_at is not None:
             self.record.first_audio_s.append(now - self._asked_at)
             self._asked_at = None

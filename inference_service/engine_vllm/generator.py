@@ -164,7 +164,7 @@ class Generator(Protocol):
         """
 
     def listen(self, steps: AsyncGenerator[Request, None]) -> AsyncGenerator[Sampled, None]:
-        """Sample one token for each step that extends a context; closing the generator aborts it.
+        """Sample one token for each step that extends a context; closing the generator aborts the request.
 
         A step's payload is its sound, float32 [samples] at `SAMPLE_RATE`. Raises `GeneratorDead`.
         """

@@ -90,7 +90,8 @@ class LlmGenerator:
         prompt = TokensPrompt(prompt_token_ids=ids, multi_modal_data=data, multi_modal_uuids=names)
         try:
             made = await self._llm.renderer.process_for_engine_async(prompt, time.time())
-        except (ValueError, TypeError, RuntimeError, IndexError, AssertionError) as error:  # of its processor
+        except (ValueError, TypeError, RuntimeError, IndexError, AssertionError) as error:
+            # The model's processor raises errors of all these types.
             raise MediaRefused(" ".join(str(error).split())[:200] or type(error).__name__) from error
         counts = tuple(
             (_KINDS[modality], int(place.get_num_embeds()))

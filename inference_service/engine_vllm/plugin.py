@@ -9,7 +9,7 @@ import sys
 from typing import Final
 
 WORKER: Final = "ANTIPHON_VLLM_WORKER"
-"""Holds the process id of vLLM's worker; without it the plugin does nothing."""
+"""Variable with the process id of the Antiphon worker; without it the plugin does nothing."""
 _PR_SET_PDEATHSIG: Final = 1
 
 

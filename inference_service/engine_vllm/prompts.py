@@ -33,7 +33,10 @@ from inference_service.video.process import VideoReader
 MOST_VIDEO_S: Final = 600.0
 """Limit of seconds of all videos of a turn."""
 FRAME_PIXELS: Final = 602_112
-"""Limit of pixels of a video's frame, one a second: 768 squares of 28 x 28, the maximum of Qwen2.5-VL."""
+"""Limit of pixels of a frame of a video: 768 squares of 28 x 28, the maximum of Qwen2.5-VL.
+
+One frame of each second is read.
+"""
 _KINDS: Final = {Picture: Media.PICTURE, Clip: Media.CLIP, Video: Media.VIDEO}
 _LACKS: Final = {
     Media.PICTURE: "sees no pictures",

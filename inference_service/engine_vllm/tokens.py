@@ -55,7 +55,7 @@ class StreamRun(Run[TokensChunk]):
     carried: bool = False
     """Whether its input begins with a token that was kept from the previous unit."""
     has_ended: bool = False
-    """Whether the last token of `said` has ended the chunk: then it is not part of the context yet."""
+    """Whether the last token of `said` has ended the unit: then it is not part of the context yet."""
 
 
 class VllmStream(VllmSession[TokensChunk]):
@@ -179,7 +179,7 @@ class VllmStream(VllmSession[TokensChunk]):
         return self._or_full(run.end)
 
     def _finish_at(self, token: int) -> Finish | None:
-        """Return the reason why this token ends the chunk; None if it does not."""
+        """Return the reason why this token ends the unit; None if it does not."""
         run = self.run
         if token in run.sampling.stop_token_ids:
             return Finish.STOP

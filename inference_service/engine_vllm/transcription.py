@@ -62,7 +62,7 @@ class HearingRules:
     tekken: Tekken
     pacing: Pacing
     prompt: tuple[int, ...]
-    """Ids that begin an utterance, fed with as much sound."""
+    """Ids that begin an utterance, fed with the sound of as many tokens."""
     pad: int
     """The id that is fed where none was decided."""
     limit: int

@@ -131,7 +131,7 @@ class KVCache:
         return table.pages[: -(-(table.offset + end) // PAGE)], table.offset
 
     def cut(self, slot: int, end: int) -> None:
-        """Zero the entries from `end` on, so that none of them is read with later ones."""
+        """Zero the entries from `end` on, so that none is read together with entries written later."""
         table = self._tables[slot]
         first, skip = divmod(end + table.offset, PAGE)
         for page in table.pages[first:]:

@@ -178,7 +178,7 @@ def _penalise_row(
     at, by = np.asarray(ids), np.float32(penalty)
     old = scores[at]
     less = old / by
-    if not divides:  # of both, the one that the penalty means for the sign of the score
+    if not divides:  # divide a positive score, multiply a negative one
         less = (np.minimum if penalty > 1 else np.maximum)(less, old * by)
     scores[at] = less
 

@@ -380,7 +380,7 @@ class SessionMachine:
     # ------------------------------------------------------------------ the end
 
     def _enter(self, phase: Phase, since: float | None = None) -> None:
-        """Enter a phase and set its timers, which count from `since` if the phase is new."""
+        """Enter a phase, whose timers count from `since`; None keeps the start of the current timers."""
         self._phase = phase
         self.patience = self._patience if phase in _RUNNING else 0.0
         """Shortest limit in seconds of anything that starts now; 0 outside the running phases."""

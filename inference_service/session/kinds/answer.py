@@ -64,7 +64,10 @@ class Answer:
         return self.reader.calls if self.reader is not None else 0
 
     def is_said(self, place: int) -> bool:
-        """Return whether a released token is to be spoken: text without the white space at its end."""
+        """Return whether a released token is to be spoken.
+
+        It is text, except perhaps white space at its end.
+        """
         return place in self._ending or self._is_text(place)
 
     def _is_text(self, place: int) -> bool:

@@ -273,7 +273,7 @@ class ChatRules:
     numbers_pictures: bool = False
     """Whether pictures are numbered in the prompt, unless a turn says otherwise."""
     hearing_opens_speech: bool = False
-    """Whether a turn with a clip ends like one with a spoken answer."""
+    """Whether a prompt with a clip ends like one for a spoken answer."""
     omni_joint: str = PART_JOINT
     """Text between the parts of a message in `omni_mode`."""
     interleaves_videos: bool = False

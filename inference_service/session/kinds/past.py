@@ -82,7 +82,10 @@ class Past:
             del self._units[:count]
 
     def way_back(self, unit: int, heard_samples: int | None) -> RestorePoint | Failure | None:
-        """Return the restore point that removes all words after the given one; None if there are none.
+        """Return the restore point that removes all words after sample `heard_samples` of `unit`.
+
+        A `heard_samples` of None is the end of the unit. The result is None if there are no such words, and a
+        failure if the context can no longer be changed there.
 
         The first unit with such words keeps its heard part in the context, and is closed like a forced
         listen. Later units are fed again in order.

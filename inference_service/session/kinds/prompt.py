@@ -136,7 +136,7 @@ class Prompt:
     ignored_fields: tuple[str, ...] = ()
     """Paths of settings that were given and have no effect."""
     begun: tuple[int, ...] = ()
-    """Ids at the end of the portions that begin the answer."""
+    """The first ids of the answer, which another session has sampled; the portions end with them."""
 
     def reader(self, template: ChatTemplate) -> AnswerReader | None:
         """Return the reader that splits the answer; None for an answer that can only be text."""

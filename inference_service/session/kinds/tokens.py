@@ -1,8 +1,8 @@
 """A token stream inside the engine: one context that grows by a chunk with each unit.
 
 The slot keeps the keys and values of everything fed, and nothing is fed twice. A unit feeds its chunk, then
-samples to the chunk's end. The last sampled token is sent but not fed. When the unit is closed, the token is
-dropped, or carried into the next forward if the caller asked to keep it.
+samples tokens until one of them ends the unit. The last sampled token is sent but not fed. When the unit is
+closed, the token is dropped, or carried into the next forward if the caller asked to keep it.
 """
 
 import time
@@ -289,7 +289,7 @@ class TokensSession(Session[TokensChunk]):
         return None
 
     def _finish_at(self, token: int) -> Finish | None:
-        """Return the reason why this token ends the chunk; None if it does not."""
+        """Return the reason why this token ends the unit; None if it does not."""
         run = self.run
         if token in run.sampling.stop_token_ids:
             return Finish.STOP

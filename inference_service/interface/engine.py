@@ -48,7 +48,7 @@ class UnitTimings:
     """Seconds that a unit spent in each part of the worker."""
 
     queue: float = 0.0
-    """Waiting for a tick, from the end of the session's previous unit."""
+    """Waiting for a tick, from the later of the unit's arrival and the end of the session's previous unit."""
     prefill: float = 0.0
     decode: float = 0.0
     speech: float = 0.0

@@ -172,7 +172,10 @@ class SessionTrace:
         }
 
     def begin(self, number: int, traceparent: str) -> SpanContext | None:
-        """Begin a unit with this trace context or an empty one; return its own span context."""
+        """Begin a unit; return the parent of its spans, None without one.
+
+        `traceparent` is the unit's own trace context; if it is not valid, that of the streams counts.
+        """
         parent = parse_traceparent(traceparent[:MAX_CONTEXT]) or self._parent
         if parent is None:
             if self._is_sampled is not False:

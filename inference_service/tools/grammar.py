@@ -1,7 +1,7 @@
 """Constrained decoding of tool calls: the tokens that may follow in an answer, by the schemas of its tools.
 
-Schemas come from callers, so all of this runs outside the engine's thread. The cost of a schema is bounded
-before it is compiled, and that of each later step by the library's own limits.
+Schemas come from callers, so all of this runs outside the engine's thread. The size of a schema is bounded
+before it is compiled. `_LIMITS` bound the cost of compiling it and of each later step.
 """
 
 import json
@@ -171,7 +171,7 @@ def _without_added_space(tokenizer: str) -> str:
 
 
 def _checked(schema: dict[str, Any], path: str, left: int) -> int:
-    """Return how many values are left after this schema, counting data and property names.
+    """Return how many values are left after this schema, in which every JSON value counts.
 
     Raises `UnitRefused` for a schema that costs too much.
     """

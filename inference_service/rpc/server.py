@@ -92,9 +92,9 @@ def _check_exposed(
 class WorkerServer:
     """A `grpc.aio` server with reflection and health, which is NOT_SERVING until `set_serving`.
 
-    Raises `ConfigurationError` if `listen` is reachable from other machines, unless callers need a lease
-    (`is_keyed`) or a certificate and the traffic is encrypted, or `insecure_grpc` permits it. Also raises it
-    for `compresses` where callers without a certificate can reach the server.
+    If `listen` is reachable from other machines, callers must need a lease (`is_keyed`) or a certificate, and
+    the traffic must be encrypted unless `insecure_grpc` permits plain text. With `compresses`, callers from
+    other machines must need a certificate. Raises `ConfigurationError` otherwise.
     """
 
     def __init__(

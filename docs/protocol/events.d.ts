@@ -144,7 +144,7 @@ export namespace Realtime {
     text_repetition_penalty?: number | null;
     /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
-    /** Weight of ending the turn against speaking on. */
+    /** Penalty on ending the turn; above 1, the end is less likely. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;
@@ -586,7 +586,7 @@ export namespace RealtimeChat {
     text_repetition_penalty?: number | null;
     /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
-    /** Weight of ending the turn against speaking on. */
+    /** Penalty on ending the turn; above 1, the end is less likely. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;
@@ -930,7 +930,7 @@ export namespace Earlier {
     text_repetition_penalty?: number | null;
     /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
-    /** Weight of ending the turn against speaking on. */
+    /** Penalty on ending the turn; above 1, the end is less likely. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;
@@ -1218,7 +1218,7 @@ export namespace Duplex {
     text_repetition_penalty?: number | null;
     /** The number of latest tokens to which the repetition penalty applies. */
     text_repetition_window_size?: number | null;
-    /** Weight of ending the turn against speaking on. */
+    /** Penalty on ending the turn; above 1, the end is less likely. */
     length_penalty?: number | null;
     /** Factor on the probability of listening. */
     listen_prob_scale?: number | null;

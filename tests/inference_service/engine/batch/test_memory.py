@@ -11,7 +11,7 @@ from inference_service.engine.batch.memory import free_bytes
 from inference_service.errors import ConfigurationError
 from inference_service.families import table
 from inference_service.families.memory import footprint
-from inference_service.kernels.packed_linear import runs
+from inference_service.kernels.packed_linear import supports
 from tests.inference_service.engine.support import tiny_causal
 from tests.support.long import long
 
@@ -88,7 +88,7 @@ def test_forward_memory_stays_within_reported_peak() -> None:
 
 
 @long
-@pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
+@pytest.mark.skipif(not supports(torch.float32), reason="this torch has no packed weights")
 def test_kernel_memory_stays_within_reported_amount() -> None:
     """All row counts run in a subprocess, in which other memory may grow too."""
     found = []

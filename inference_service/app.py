@@ -319,7 +319,7 @@ class Worker:
         self._metrics.on_named = self._servicer.ticked
         engine.watch(self.admission.ticked)
         engine.watch(self._metrics.ticked)
-        self._metrics.serve(engine, slots, engine.info.engine.device or self._options.device)
+        self._metrics.export_model(engine, slots, engine.info.engine.device or self._options.device)
         self._servicer.start(
             Backend(
                 worker_id=self._servicer.worker_id,

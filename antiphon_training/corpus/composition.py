@@ -24,7 +24,7 @@ FRAMES = 100
 """The number of mel frames in one unit."""
 TAIL = 30
 """Frames of silence after a question before the model may answer."""
-TAUGHT_FORCED_LISTENS = 3
+FORCED_LISTENS = 3
 """The number of units at the beginning of a session in which the client may force the model to listen."""
 
 RECOGNISED_SHARES = (0.0, 0.0, 0.75, 0.95)
@@ -102,7 +102,7 @@ class Composer:
         """Compose a session of about `target_units` seconds with its questions, pauses and interruptions."""
         rng = self._a.rng
         camera = Camera(self._a.noise_rng, self._album, self._unfilmed)
-        forced = TAUGHT_FORCED_LISTENS if rng.random() < 0.35 else 0
+        forced = FORCED_LISTENS if rng.random() < 0.35 else 0
         plans: dict[int, UnitPlan] = {i: UnitPlan(taught=False) for i in range(forced)}
         spoken: list[tuple[int, Power]] = []
         exchanges: list[Exchange] = []

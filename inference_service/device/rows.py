@@ -21,21 +21,21 @@ class Rows:
     if their ids and the names of their media are equal.
     """
 
-    __slots__ = ("ids", "is_made", "made", "names")
+    __slots__ = ("ids", "is_media", "media", "names")
 
     def __init__(
         self,
         ids: NDArray[np.int64],
-        is_made: NDArray[np.bool_],
-        made: Tensor | None,
+        is_media: NDArray[np.bool_],
+        media: Tensor | None,
         names: NDArray[np.int64] | None,
     ) -> None:
-        """Create rows: `ids` and `is_made` are [n]; `made` [m, hidden] and `names` [m, 5] belong to the rows
-        of media.
+        """Create rows: `ids` and `is_media` are [n]; `media` [m, hidden] and `names` [m, 5] are of the
+        rows of media.
         """
         self.ids = ids
-        self.is_made = is_made
-        self.made = made
+        self.is_media = is_media
+        self.media = media
         self.names = names
 
     @classmethod
@@ -58,12 +58,12 @@ class Rows:
         """Concatenate rows."""
         if len(parts) == 1:
             return parts[0]
-        made = [part.made for part in parts if part.made is not None]
-        names = [part.names for part in parts if part.made is not None]
+        made = [part.media for part in parts if part.media is not None]
+        names = [part.names for part in parts if part.media is not None]
         known = [it for it in names if it is not None]
         return cls(
             np.concatenate([part.ids for part in parts]) if parts else np.zeros(0, np.int64),
-            np.concatenate([part.is_made for part in parts]) if parts else np.zeros(0, np.bool_),
+            np.concatenate([part.is_media for part in parts]) if parts else np.zeros(0, np.bool_),
             (made[0] if len(made) == 1 else torch.cat(made)) if made else None,
             np.concatenate(known) if known and len(known) == len(names) else None,
         )
@@ -74,27 +74,30 @@ class Rows:
     def __getitem__(self, part: slice) -> "Rows":
         """Return a slice of the rows."""
         begin, end, _ = part.indices(len(self.ids))
-        if self.made is None:
-            return Rows(self.ids[begin:end], self.is_made[begin:end], None, None)
-        first, count = np.count_nonzero(self.is_made[:begin]), np.count_nonzero(self.is_made[begin:end])
+        if self.media is None:
+            return Rows(self.ids[begin:end], self.is_media[begin:end], None, None)
+        first, count = (
+            np.count_nonzero(self.is_media[:begin]),
+            np.count_nonzero(self.is_media[begin:end]),
+        )
         if not count:
-            return Rows(self.ids[begin:end], self.is_made[begin:end], None, None)
+            return Rows(self.ids[begin:end], self.is_media[begin:end], None, None)
         names = None if self.names is None else self.names[first : first + count]
-        return Rows(self.ids[begin:end], self.is_made[begin:end], self.made[first : first + count], names)
+        return Rows(self.ids[begin:end], self.is_media[begin:end], self.media[first : first + count], names)
 
     def plus(self, ids: Sequence[int]) -> "Rows":
         """Return these rows of media with the embedding of an id added to each."""
-        return Rows(np.array(ids, np.int64), self.is_made, self.made, self.names)
+        return Rows(np.array(ids, np.int64), self.is_media, self.media, self.names)
 
     @property
     def has_content(self) -> bool:
         """Whether all media in the rows have a name."""
-        return self.made is None or self.names is not None
+        return self.media is None or self.names is not None
 
     @property
     def content(self) -> bytes:
         """Return the content of these rows, which must have content."""
-        own = self.ids.tobytes() + self.is_made.tobytes()
+        own = self.ids.tobytes() + self.is_media.tobytes()
         return own if self.names is None else own + self.names.tobytes()
 
 

@@ -143,7 +143,7 @@ class VllmChat(VllmSession[Prompt]):
         self.run.failure = Failure("INFERENCE_FAILED", problem, retryable=True)
         return End.FAILED
 
-    def fold(self) -> int:
+    def close_unit(self) -> int:
         return 0
 
 

@@ -89,7 +89,7 @@ class VllmSession(ABC, Generic[Prepared]):
         """Take a sampled token; return the end of the unit if it ends with this token."""
 
     @abstractmethod
-    def fold(self) -> int:
+    def close_unit(self) -> int:
         """Close the unit in the context; return the number of sampled tokens that did not stay there."""
 
     # ------------------------------------------------------------------------------------------- orders
@@ -152,7 +152,7 @@ class VllmSession(ABC, Generic[Prepared]):
         self._usage = summed(self._usage, done.usage)
         self.tell(done)
         await self._until(lambda: unit.finalize)
-        discarded = self.fold()
+        discarded = self.close_unit()
         self.tell(
             Finalized(unit.number, self.context_tokens, 0, self._usage, discarded_tokens=discarded),
         )

@@ -195,7 +195,7 @@ class VllmStream(VllmSession[TokensChunk]):
     def _or_full(self, end: End) -> End:
         return End.CONTEXT_FULL if end is End.CHUNK and self.context_tokens >= self._rules.limit else end
 
-    def fold(self) -> int:
+    def close_unit(self) -> int:
         run = self.run
         said, has_ended = run.said, run.has_ended
         keeps = has_ended and run.unit.keep_last_token and self.context_tokens < self._rules.limit

@@ -307,7 +307,7 @@ class VllmTranscription(VllmSession[Steps]):
             run.finish = Finish.EOS
         return run.end
 
-    def fold(self) -> int:
+    def close_unit(self) -> int:
         self._run = None
         return 0
 

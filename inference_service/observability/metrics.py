@@ -96,7 +96,7 @@ class WorkerMetrics:
         """Export metrics of the shared queue; `is_available` returns whether Redis answered last."""
         observed_gauge(self._meter, semconv.DISPATCHER_UP, lambda: [((), int(is_available()))])
 
-    def serve(self, engine: Engine, slots: SlotTable, device: str) -> None:
+    def export_model(self, engine: Engine, slots: SlotTable, device: str) -> None:
         """Export metrics of the ready model."""
         meter, worker = self._meter, self._worker
 

@@ -61,7 +61,7 @@ SPEECH_DELTAS: Final = frozenset({"session.output_audio.delta", "response.output
 _ITEM_AUDIO: Final = frozenset({"input_audio", "output_audio"})
 """Types of item parts that may have audio."""
 
-_SPELLED_OUT: Final = frozenset({"data", "base64", "audio_base64"})
+_BASE64_FIELDS: Final = frozenset({"data", "base64", "audio_base64"})
 """Names of fields in an object that may hold base64."""
 
 
@@ -117,7 +117,7 @@ def _replace(value: Any, media: Media | None, coding: Coding, save: Save) -> Any
 
 
 def _media(key: str, outer: Media | None) -> Media | None:
-    if key in _SPELLED_OUT and outer is not None:
+    if key in _BASE64_FIELDS and outer is not None:
         return outer
     # At the root, `data` is the picture of the event `video_frame`.
     return Media.IMAGE if key == "data" else _FIELDS.get(key)

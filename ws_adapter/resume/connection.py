@@ -55,7 +55,7 @@ class ConnectionOwner(Protocol):
         """Return whether another session waits for a slot such as this session holds."""
 
 
-class Registry(Protocol):
+class ResumableRegistry(Protocol):
     """A registry that finds a connection by its token."""
 
     @property
@@ -87,7 +87,7 @@ class ResumableConnection:
         connection: PublicConnection,
         session_id: str,
         selection: Selection,
-        registry: Registry,
+        registry: ResumableRegistry,
         clock: Clock,
         window_s: float,
     ) -> None:

@@ -47,7 +47,7 @@ from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineFactory
 from ws_adapter.server.takeover import Takeovers
 from ws_adapter.session.catalogue import SessionCatalogue
-from ws_adapter.session.lasting import TakenSession
+from ws_adapter.session.journal_writer import TakenSession
 from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.pending_sessions import PendingSessions
 from ws_adapter.session.services import Services

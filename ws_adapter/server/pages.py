@@ -90,7 +90,7 @@ class Pages:
         if request.refused_body is not None:
             return responses.body_refused(request.refused_body, *allowed)
         if page is Page.RECORDINGS:
-            return await recordings.answer(request, name, self._library, recordings.rights(key, caller))
+            return await recordings.answer(request, name, self._library, recordings.visible_to(key, caller))
         if request.method in READING:
             if page is Page.FILE:
                 return responses.page_file(self._files[name], request.headers.get_all("If-None-Match"))

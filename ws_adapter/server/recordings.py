@@ -28,7 +28,7 @@ _TYPES: Final = {
 }
 
 
-def rights(key: Key | None, caller: Caller) -> Sees | None:
+def visible_to(key: Key | None, caller: Caller) -> Sees | None:
     """Return a filter of the recordings that a caller may see; None if it may see none.
 
     An admin sees all recordings, and the holder of another key its own. Callers without a key see all if

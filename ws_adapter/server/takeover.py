@@ -10,7 +10,7 @@ from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.resume.connection import path_of
 from ws_adapter.resume.request import ResumeRequest
 from ws_adapter.resume.tokens import ResumeTokens, holder_of, new_nonce
-from ws_adapter.session.lasting import TakenSession
+from ws_adapter.session.journal_writer import TakenSession
 from ws_adapter.shared_journal.journals import SharedJournals, Unclaimed
 from ws_adapter.web.routes import Selection
 from ws_adapter.web.websocket import PublicConnection

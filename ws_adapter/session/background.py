@@ -24,9 +24,9 @@ from ws_adapter.protocol.core.machine import Place, Transcribe
 from ws_adapter.protocol.core.signals import Ready, Signal, UnitDone
 from ws_adapter.protocol.core.transcription import InputTranscript, TranscriptionCode
 from ws_adapter.protocol.transcription.background import BackgroundTranscription, ItemUpdate, Step
-from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.protocol.wire.limits import is_due
+from ws_adapter.protocol.wire.redaction import where
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource

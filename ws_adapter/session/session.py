@@ -47,15 +47,15 @@ from ws_adapter.protocol.core.machine import (
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
 from ws_adapter.protocol.core.transcription import InputTranscript
 from ws_adapter.protocol.wire import errors
-from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import events_window
+from ws_adapter.protocol.wire.redaction import where
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.session.background import Background
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.failover import Failover, SavedFailover
-from ws_adapter.session.lasting import SessionJournalWriter, TakenSession
+from ws_adapter.session.journal_writer import SessionJournalWriter, TakenSession
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
@@ -114,10 +114,10 @@ class Session:
         self._worker: str | None = None
         self._taken = taken
         journals, resumable = services.shared_journals, self._resumable
-        lasts = journals is not None and resumable is not None and machine.lasts
+        is_saved = journals is not None and resumable is not None and machine.can_be_saved
         # An event may be sent only after the journal has its cause.
-        at_once = _never if lasts else socket.write_text
-        if recording is not None and not lasts:
+        at_once = _never if is_saved else socket.write_text
+        if recording is not None and not is_saved:
             at_once = partial(self._write_text, recording)
         self._outbox = Outbox(
             socket.send_text if recording is None else partial(self._send, recording),
@@ -132,7 +132,7 @@ class Session:
         )
         self._journal_writer: SessionJournalWriter | None = None
         """The writer of its journal in Redis; None without such a journal."""
-        if journals is not None and resumable is not None and lasts:
+        if journals is not None and resumable is not None and is_saved:
             self._journal_writer = SessionJournalWriter(
                 journals, resumable, self._outbox, clock, identity.label, self, is_taken=taken is not None
             )

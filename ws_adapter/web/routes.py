@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, unquote
 from antiphon_service.semconv import Rejection
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.protocol.wire.discretion import outline
 from ws_adapter.protocol.wire.errors import NO_WORKER, CloseCode, ErrorCode, Verdict
+from ws_adapter.protocol.wire.redaction import outline
 
 SUBPROTOCOL: Final = "realtime"
 LONGEST_LABEL: Final = 128

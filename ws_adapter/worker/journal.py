@@ -56,11 +56,11 @@ class KeptUnit(Struct, eq=False, gc=False):
     """The samples of its output audio so far."""
     sampled: tuple[int, ...] = ()
     """In a chat: the sampled token ids of the answer so far."""
-    is_heard: bool = False
+    is_input_confirmed: bool = False
     """In a chat: whether the worker has confirmed the input."""
-    is_traced: bool = True
+    is_continuable: bool = True
     """In a chat: whether another worker can continue the answer, or repeat it from its beginning."""
-    told: SentOutput | None = None
+    sent_output: SentOutput | None = None
     """The output of the answer that the client has; None in full duplex."""
 
     @property
@@ -211,7 +211,7 @@ class Journal:
             self._begin = unit
             self._log.clear_answered()
         told = SentOutput(self._is_chat) if self.repeats_answers else None
-        self._log.unanswered[unit] = KeptUnit(unit, self._journals.blocks.store(parts), told=told)
+        self._log.unanswered[unit] = KeptUnit(unit, self._journals.blocks.store(parts), sent_output=told)
         self._last = unit
         if self._is_chat:
             self._count()
@@ -220,7 +220,7 @@ class Journal:
         """Record that the worker has the input of a unit; drop it in a chat beyond `most_bytes`."""
         if self._is_chat and self._journals.held_bytes > self._journals.most_bytes:
             kept = self._log.unanswered[unit]
-            kept.input, kept.is_traced = (), False
+            kept.input, kept.is_continuable = (), False
             self._count()
 
     def takes_input(self, unit: int) -> bool:
@@ -228,19 +228,19 @@ class Journal:
         kept = self._log.unanswered.get(unit)
         if kept is None or not self._is_chat:
             return True
-        was_heard, kept.is_heard = kept.is_heard, True
+        was_heard, kept.is_input_confirmed = kept.is_input_confirmed, True
         return not was_heard
 
-    def told(self, unit: int, answer: pb.GenerateResponse) -> None:
+    def record_answer(self, unit: int, answer: pb.GenerateResponse) -> None:
         """Record a part of a chat's answer: its sampled tokens, and whether another worker can continue."""
         kept = self._log.unanswered.get(unit) if self._is_chat else None
         if kept is None:
             return
         if answer.sampled_ids:
             kept.sampled = (*kept.sampled, *answer.sampled_ids)
-            kept.is_traced = bool(kept.input)
+            kept.is_continuable = bool(kept.input)
         elif answer.HasField("tool_call") or (kept.sampled and any(map(answer.HasField, _TOLD))):
-            kept.is_traced = False
+            kept.is_continuable = False
 
     def unsent_part(self, unit: int, piece: Piece) -> Piece | None:
         """Return the part of a piece that the client does not have; None if it has all of it.
@@ -248,21 +248,21 @@ class Journal:
         Raises `DivergedError` if the repeated answer differs: then it cannot continue.
         """
         kept = self._log.unanswered.get(unit)
-        if kept is None or kept.told is None or kept.sampled:
+        if kept is None or kept.sent_output is None or kept.sampled:
             return piece
         try:
-            return kept.told.unsent_part(piece)
+            return kept.sent_output.unsent_part(piece)
         except DivergedError:
-            kept.is_traced = False
+            kept.is_continuable = False
             raise
 
     def check_end(self, unit: int) -> None:
         """Raise `DivergedError` if an answer ends before all sent output has been repeated."""
         kept = self._log.unanswered.get(unit)
-        if kept is None or kept.told is None or kept.sampled or not kept.told.is_strict:
+        if kept is None or kept.sent_output is None or kept.sampled or not kept.sent_output.is_strict:
             return
-        if kept.told.is_repeating:
-            kept.is_traced = False
+        if kept.sent_output.is_repeating:
+            kept.is_continuable = False
             raise DivergedError
 
     def spoke(self, unit: int, samples: int) -> None:
@@ -282,7 +282,7 @@ class Journal:
         if self._is_chat:
             self._count()
         if self._kind is JournalKind.UTTERANCES:
-            self._heard(kept, done.end)
+            self._keep_segment(kept, done.end)
         elif done.HasField("record"):
             record = done.record
             kept.record = record.SerializeToString()
@@ -290,7 +290,7 @@ class Journal:
             self._log.keep(kept, record.end, kept.size, self._journals.share)
             self._count()
 
-    def _heard(self, kept: KeptUnit, end: pb.UnitEnd) -> None:
+    def _keep_segment(self, kept: KeptUnit, end: pb.UnitEnd) -> None:
         """Record an answered segment of an utterance."""
         if self._begin is not None and kept.number >= self._begin:
             if end == pb.UNIT_END_CHUNK:
@@ -327,7 +327,7 @@ class Journal:
     def suffices(self) -> bool:
         """Whether another worker can continue the session from the journal."""
         if self._is_chat:
-            return all(kept.is_traced for kept in self._log.unanswered.values())
+            return all(kept.is_continuable for kept in self._log.unanswered.values())
         if self._kind is JournalKind.UTTERANCES:
             first = min((*self.numbers[:1], *self._log.unanswered), default=0)
             return self._begin is not None and first == self._begin
@@ -367,8 +367,8 @@ class Journal:
         closed."""
         self._log.replayed()
         for kept in self._log.unanswered.values():
-            if kept.told is not None:
-                kept.told.restart()
+            if kept.sent_output is not None:
+                kept.sent_output.restart()
         units, self._unfinalized = sorted(self._unfinalized), set()
         return units
 
@@ -384,9 +384,9 @@ class Journal:
         """Return the state, with which another adapter continues."""
         unanswered = sorted(self._log.unanswered.items())
         answers = [
-            SavedAnswer(kept.sampled, kept.is_heard, kept.is_traced, kept.told)
+            SavedAnswer(kept.sampled, kept.is_input_confirmed, kept.is_continuable, kept.sent_output)
             for _, kept in unanswered
-            if kept.told is not None
+            if kept.sent_output is not None
         ]
         return SavedJournal(
             self._kind,
@@ -418,8 +418,8 @@ class Journal:
             self._log.unanswered[number] = units[number]
         for number, answer in zip(saved.unanswered, saved.answers, strict=False):
             kept = units[number]
-            kept.sampled, kept.is_heard = answer.sampled, answer.is_heard
-            kept.is_traced, kept.told = answer.is_traced, answer.told
+            kept.sampled, kept.is_input_confirmed = answer.sampled, answer.is_heard
+            kept.is_continuable, kept.sent_output = answer.is_traced, answer.told
         self._count()
 
     def close(self) -> None:

@@ -317,7 +317,7 @@ class SessionStreams:
         if has_input and (repeating is None or repeating.takes_input(unit)):
             signals.append(messages.prefilled(unit, answer.prefilled))
         if repeating is not None:
-            repeating.told(unit, answer)
+            repeating.record_answer(unit, answer)
         piece = messages.piece(answer, unit)
         if piece is not None and journal is not None:
             journal.spoke(unit, len(piece.audio) // 4)

@@ -189,10 +189,10 @@ class PackedDecoder:
         arrays, make = self._layout(segments) if self._layers is None else self._page_view(segments)
         if asked is not None:
             arrays.append(asked)
-        positions_there, ids, made_there, *there = upload(
-            self.cache.device, positions, rows.ids, np.flatnonzero(rows.is_made), *arrays, *others
+        positions_there, ids, media_there, *there = upload(
+            self.cache.device, positions, rows.ids, np.flatnonzero(rows.is_media), *arrays, *others
         )
-        embeds = self._embedded(rows, ids, made_there)
+        embeds = self._embedded(rows, ids, media_there)
         there, beside = there[: len(arrays)], there[len(arrays) :]
         last = None if asked is None else there.pop()
         layout = make(*there)
@@ -268,13 +268,13 @@ class PackedDecoder:
         places[0, :count] = rows.ids
         places[1, :count] = [segment.position for segment in segments]
         places[2, :count] = [self.cache.cells(it.slot, it.start, it.start + 1)[0] for it in segments]
-        made = [] if rows.made is None else [np.flatnonzero(rows.is_made)]
+        media_rows = [] if rows.media is None else [np.flatnonzero(rows.is_media)]
         places_there, ends_there, table_there, *there = upload(
-            self.cache.device, places, ends, table, *made, *others
+            self.cache.device, places, ends, table, *media_rows, *others
         )
-        made_at = there.pop(0) if made else None
+        media_at = there.pop(0) if media_rows else None
         step = self._step_of(Shape(size, table.shape[1]), backend)
-        return step(places_there, ends_there, table_there, rows.made, made_at)[:count], there
+        return step(places_there, ends_there, table_there, rows.media, media_at)[:count], there
 
     def _step_of(self, shape: "Shape", backend: AttentionBackend) -> "Step":
         step = self._steps.get(shape)
@@ -291,13 +291,13 @@ class PackedDecoder:
         assert size is not None
         arrays = self._tile_arrays(segments, rows, size)
         more = [] if len(segments) == count or asked is None else [asked]
-        if rows.made is not None:
-            more.append(np.flatnonzero(rows.is_made))
+        if rows.media is not None:
+            more.append(np.flatnonzero(rows.is_media))
         there = upload(self.cache.device, *arrays, *more, *others)
         given, there = there[: len(arrays)], there[len(arrays) :]
         last = there.pop(0) if len(segments) != count and asked is not None else None
-        made_at = there.pop(0) if rows.made is not None else None
-        hidden = self._forward_of(size, has_made=rows.made is not None)(given, rows.made, made_at)
+        media_at = there.pop(0) if rows.media is not None else None
+        hidden = self._forward_of(size, has_media=rows.media is not None)(given, rows.media, media_at)
         return hidden[:count] if last is None else hidden.index_select(0, last), there
 
     def _tile_arrays(self, segments: list[Segment], rows: Rows | None, size: int) -> list[Array]:
@@ -316,8 +316,8 @@ class PackedDecoder:
         cache, most = self.cache, slot_pages(self.cache.capacity)
         return [places, *tiled(parts, size, cache.slots, most, self._groups, cache.pool.pages)]
 
-    def _forward_of(self, size: int, *, has_made: bool) -> "Forward":
-        shape = size, has_made or self._embeddings is None or size > SIZES[-1]
+    def _forward_of(self, size: int, *, has_media: bool) -> "Forward":
+        shape = size, has_media or self._embeddings is None or size > SIZES[-1]
         forward = self._forwards.get(shape)
         if forward is None:
             like = self._tile_arrays([], None, size)
@@ -362,9 +362,9 @@ class PackedDecoder:
             return
         if self._takes_all:
             for size in reversed(_ROWS):
-                for has_made in {self._embeddings is None or size > SIZES[-1], True}:
+                for has_media in {self._embeddings is None or size > SIZES[-1], True}:
                     given = upload(self.cache.device, *self._tile_arrays([], None, size))
-                    self._forward_of(size, has_made=has_made)(given, None, None)
+                    self._forward_of(size, has_media=has_media)(given, None, None)
             return
         keys, spare = self.cache.keys, self.cache.pool.pages
         most = slot_pages(self.cache.capacity)
@@ -397,24 +397,24 @@ class PackedDecoder:
         embedded: Tensor = self._embeddings(ids)
         return embedded
 
-    def embed_or_made(self, ids: Tensor, made: Tensor) -> Tensor:
-        """Return embeddings [n, hidden] of ids [n], zero where an id is negative, plus `made` [n, hidden]."""
+    def embed_with_media(self, ids: Tensor, media: Tensor) -> Tensor:
+        """Return embeddings [n, hidden] of ids [n], zero for negative ids, plus `media` [n, hidden]."""
         if self._embeddings is None:
-            return made
-        return made + self.embed_ids(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
+            return media
+        return media + self.embed_ids(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
 
     def embed(self, rows: Rows) -> Tensor:
         """Return embeddings [n, hidden] of rows."""
-        return self._embedded(rows, *upload(self.cache.device, rows.ids, np.flatnonzero(rows.is_made)))
+        return self._embedded(rows, *upload(self.cache.device, rows.ids, np.flatnonzero(rows.is_media)))
 
-    def _embedded(self, rows: Rows, ids: Tensor, made_at: Tensor) -> Tensor:
+    def _embedded(self, rows: Rows, ids: Tensor, media_at: Tensor) -> Tensor:
         """Return embeddings [n, hidden] of rows whose ids, and whose places of media, are on the device."""
-        if rows.made is not None and (rows.ids < 0).all():
-            return rows.made
-        if rows.made is None:
+        if rows.media is not None and (rows.ids < 0).all():
+            return rows.media
+        if rows.media is None:
             return self.embed_ids(ids)
         embedded = self.embed_ids(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
-        return embedded.index_add(0, made_at, rows.made)
+        return embedded.index_add(0, media_at, rows.media)
 
     def layout(self, segments: list[Segment]) -> PackedLayout:
         """Return the layout of these rows; the cache then has room for them."""
@@ -453,57 +453,57 @@ class Step:
         self._places = make(3, shape.rows, dtype=torch.int64)
         self._ends = make(shape.rows, dtype=torch.int32)
         self._table = make(shape.rows, shape.pages, dtype=torch.int32)
-        self._made = make(shape.rows, decoder.backbone.config.hidden_size, dtype=keys.dtype)
+        self._media = make(shape.rows, decoder.backbone.config.hidden_size, dtype=keys.dtype)
         self._graph = Graph(keys.device, self._compute, pool)
 
     def __call__(
-        self, places: Tensor, ends: Tensor, table: Tensor, made: Tensor | None, made_at: Tensor | None
+        self, places: Tensor, ends: Tensor, table: Tensor, media: Tensor | None, media_at: Tensor | None
     ) -> Tensor:
         """Return hidden states [rows, hidden].
 
         `places` holds id, position and cell of each row, int64 [3, rows]. `ends` holds the length of its
-        context, int32 [rows]. `table` holds pages, int32 [rows, pages]. `made` embeddings [n, hidden] belong
-        to rows `made_at` [n].
+        context, int32 [rows]. `table` holds pages, int32 [rows, pages]. `media` embeddings [n, hidden] belong
+        to rows `media_at` [n].
         """
         self._places.copy_(places)
         self._ends.copy_(ends)
         self._table.copy_(table)
-        self._made.zero_()
-        if made is not None and made_at is not None:
-            self._made.index_copy_(0, made_at, made)
+        self._media.zero_()
+        if media is not None and media_at is not None:
+            self._media.index_copy_(0, media_at, media)
         return self._graph()
 
     def _compute(self) -> Tensor:
         ids, positions, cells = self._places.unbind()
         contexts = Contexts(self._table, self._ends)
         layout = StepLayout(self._decoder.cache, cells, contexts, self._backend)
-        embeds = self._decoder.embed_or_made(ids, self._made)
+        embeds = self._decoder.embed_with_media(ids, self._media)
         return self._decoder.backbone_over(embeds, positions, layout)
 
 
 class Forward:
     """The captured forward of rows from any contexts, in its own memory: see `Graph`."""
 
-    def __init__(self, decoder: PackedDecoder, like: Sequence[Array], has_made: bool) -> None:
-        """Prepare for arrays shaped like `like`; with `has_made`, rows may be embeddings of media."""
+    def __init__(self, decoder: PackedDecoder, like: Sequence[Array], has_media: bool) -> None:
+        """Prepare for arrays shaped like `like`; with `has_media`, rows may be embeddings of media."""
         keys = decoder.cache.keys
         self._decoder = decoder
         self._given = upload(keys.device, *like)
         size = like[0].shape[1]
         hidden = decoder.backbone.config.hidden_size
-        self._made = torch.zeros(size, hidden, dtype=keys.dtype, device=keys.device) if has_made else None
+        self._media = torch.zeros(size, hidden, dtype=keys.dtype, device=keys.device) if has_media else None
         self._graph = Graph(keys.device, self._compute, decoder.pool)
 
-    def __call__(self, given: Sequence[Tensor], made: Tensor | None, made_at: Tensor | None) -> Tensor:
+    def __call__(self, given: Sequence[Tensor], media: Tensor | None, media_at: Tensor | None) -> Tensor:
         """Return hidden states [rows, hidden].
 
-        `given` is like `like`, on the device. `made` embeddings [n, hidden] belong to rows `made_at` [n].
+        `given` is like `like`, on the device. `media` embeddings [n, hidden] belong to rows `media_at` [n].
         """
         torch._foreach_copy_(self._given, list(given))
-        if self._made is not None:
-            self._made.zero_()
-            if made is not None and made_at is not None:
-                self._made.index_copy_(0, made_at, made)
+        if self._media is not None:
+            self._media.zero_()
+            if media is not None and media_at is not None:
+                self._media.index_copy_(0, media_at, media)
         return self._graph()
 
     def _compute(self) -> Tensor:
@@ -511,5 +511,5 @@ class Forward:
         places, *arrays = self._given
         ids, positions, cells = places.unbind()
         tiles = Tiles.of(arrays, decoder.cache.keys.shape[2] // PAGE)
-        embeds = decoder.embed_ids(ids) if self._made is None else decoder.embed_or_made(ids, self._made)
+        embeds = decoder.embed_ids(ids) if self._media is None else decoder.embed_with_media(ids, self._media)
         return decoder.backbone_over(embeds, positions, TileLayout(decoder.cache, cells, tiles))

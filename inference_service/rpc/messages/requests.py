@@ -41,7 +41,7 @@ LARGE = 1 << 18
 """Bytes from which a message is not decoded on the event loop: four seconds of sound."""
 MOST_PARTS = 1 << 14
 """Limit of fields of a large message, nested ones included."""
-NUMBERS_A_PART = 1 << 8
+BYTES_PER_PART = 1 << 8
 """Bytes of a packed list of numbers that count as one field."""
 _THREADS = 2
 
@@ -114,7 +114,7 @@ def _require_few_parts(kind: Any, data: bytes) -> None:
             left -= 1
             if left < 0:
                 problem = (
-                    f"has more than {MOST_PARTS} parts; {NUMBERS_A_PART} bytes of numbers count as one part"
+                    f"has more than {MOST_PARTS} parts; {BYTES_PER_PART} bytes of numbers count as one part"
                 )
                 raise PayloadInvalid(BadField("request", problem))
             tag, at = _varint(data, at)
@@ -131,7 +131,7 @@ def _require_few_parts(kind: Any, data: bytes) -> None:
                     if field is not None and field.message_type is not None:
                         todo.append((field.message_type, at, min(end, at + size)))
                     elif field is not None and field.type not in _BYTES:
-                        left -= size // NUMBERS_A_PART
+                        left -= size // BYTES_PER_PART
                     at += size
                 case _:  # no such type since proto2; the parser refuses it
                     raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1"))

@@ -12,7 +12,7 @@ from inference_service.rpc.transport.call import Call, Handler
 from inference_service.rpc.transport.outbox import Outbox
 from inference_service.session.units import Stream
 
-Made = Callable[[], Any]
+DecodedContent = Callable[[], Any]
 """Returns the decoded request, or raises its error."""
 
 
@@ -25,13 +25,13 @@ class CallOwner(Protocol):
     def may_handle(self, stream: Stream, request: Message) -> bool:
         """Return whether `request`, which was read, may be handled now."""
 
-    async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
+    async def decode(self, stream: Stream, data: bytes) -> tuple[Message, DecodedContent]:
         """Decode a large request in a thread; return it with a function that returns its content.
 
         Raises `PayloadInvalid`.
         """
 
-    def handle(self, stream: Stream, request: Message, made: Made | None) -> None:
+    def handle(self, stream: Stream, request: Message, made: DecodedContent | None) -> None:
         """Handle a request."""
 
     def half_close(self, stream: Stream) -> None:
@@ -60,7 +60,7 @@ class SessionCall(Handler):
         self._outbox = outbox
         self._parse = requests.REQUESTS[stream].FromString
         self._decoding: asyncio.Task[None] | None = None
-        self._next: tuple[Message, Made | None] | None = None
+        self._next: tuple[Message, DecodedContent | None] | None = None
         """A request that was read and may not be handled yet; None if there is none."""
 
     def go_on(self) -> None:
@@ -101,7 +101,7 @@ class SessionCall(Handler):
         self._handle(request, made)
         self.go_on()
 
-    def _handle(self, request: Message, made: Made | None) -> None:
+    def _handle(self, request: Message, made: DecodedContent | None) -> None:
         if not self._session.may_handle(self._stream, request):
             self._next = (request, made)
             self._call.hold()

@@ -40,7 +40,7 @@ from inference_service.rpc.transport.call import Call
 from inference_service.rpc.transport.outbox import Outbox
 from inference_service.rpc.transport.peer import Peer
 from inference_service.session.calls.backend import Backend
-from inference_service.session.calls.session_call import Made, SessionCall
+from inference_service.session.calls.session_call import DecodedContent, SessionCall
 from inference_service.session.leases import Lease, Terms
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
@@ -147,14 +147,14 @@ class SessionCalls:
         """Return whether `request` may be handled now: the valid settings of a unit depend on the mode."""
         return stream is not Stream.GENERATE or self._is_configured or _is_cancel(request)
 
-    async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
+    async def decode(self, stream: Stream, data: bytes) -> tuple[Message, DecodedContent]:
         """Decode a large request in a thread; return it with a function that returns its content.
 
         Raises `PayloadInvalid`.
         """
         return await self._backend.decoder.read(stream, data, self._made)
 
-    def handle(self, stream: Stream, request: Any, made: Made | None) -> None:
+    def handle(self, stream: Stream, request: Any, made: DecodedContent | None) -> None:
         """Handle a request."""
         if self.session.is_over:
             return
@@ -215,7 +215,7 @@ class SessionCalls:
         except UnitRefused as refused:
             return refused.failure
 
-    def _prefill(self, request: pb.PrefillRequest, made: Made | None, now: float) -> None:
+    def _prefill(self, request: pb.PrefillRequest, made: DecodedContent | None, now: float) -> None:
         if request.HasField("config"):
             self.session.expect_config(request.unit)
             plan: SessionPlan = made() if made else self._made(request)

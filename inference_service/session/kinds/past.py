@@ -10,7 +10,7 @@ from antiphon.contract import Reason
 from inference_service.device.rows import Rows
 from inference_service.interface.engine import Failure
 
-REPLAYED = 8
+MOST_FED_AGAIN = 8
 """Limit of units that may be heard again; only for these is the input kept. Playback lags by a
 second or two.
 """
@@ -65,15 +65,15 @@ class Past:
 
     def add(self, unit: PastUnit) -> None:
         """Add a closed unit."""
-        if unit.input is not None and unit.input.made is not None:
+        if unit.input is not None and unit.input.media is not None:
             # The embeddings are a view of those of all sessions in that tick, so a copy frees the others.
-            made = unit.input.made.clone()
-            unit.input = Rows(unit.input.ids, unit.input.is_made, made, unit.input.names)
+            made = unit.input.media.clone()
+            unit.input = Rows(unit.input.ids, unit.input.is_media, made, unit.input.names)
         self._units.append(unit)
-        if len(self._units) > REPLAYED:
-            self._units[-1 - REPLAYED].input = None
-        if len(self._units) > REPLAYED + 1:
-            self._units[-2 - REPLAYED].decided = None
+        if len(self._units) > MOST_FED_AGAIN:
+            self._units[-1 - MOST_FED_AGAIN].input = None
+        if len(self._units) > MOST_FED_AGAIN + 1:
+            self._units[-2 - MOST_FED_AGAIN].decided = None
 
     def drop(self, count: int) -> None:
         """Drop the oldest units, as the window did."""
@@ -103,7 +103,7 @@ class Past:
             if past.steps or past.closing != closing:
                 again = affected[i + 1 :]
                 if past.decided is None or any(later.input is None for later in again):
-                    return _lost(unit, f"it lies more than {REPLAYED} units back")
+                    return _lost(unit, f"it lies more than {MOST_FED_AGAIN} units back")
                 spoken = sum(later.steps > 0 for later in affected[i:])
                 return RestorePoint(begin + i, closing, again, spoken)
             is_open = False

@@ -50,7 +50,7 @@ def test_window_that_slides_leaves_entries_where_they_are_and_needs_no_new_shape
 
 
 def test_rows_made_of_media_alone_need_no_embeddings() -> None:
-    usual, decoder = pair(llama, FLEX, has_embeddings=False)
+    usual, decoder = pair(llama, FLEX, has_media=False)
     generator = torch.Generator().manual_seed(0)
     contexts = contexts_of((usual, decoder), 3)
     for count in (9, 1, 3):
@@ -80,7 +80,7 @@ def test_compiled_layers_compute_what_their_modules_do_and_are_compiled_once(
     usual, decoder = pair(qwen3, FLEX)
     try:
         for size in (1, 4, 16, 64):
-            decoder._forward_of(size, has_made=True)
+            decoder._forward_of(size, has_media=True)
         talk((usual, decoder), random.Random(0), 30)
         counted = dict(torch._dynamo.utils.counters["stats"])
         talk((usual, decoder), random.Random(0), 30)

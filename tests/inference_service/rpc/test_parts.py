@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.errors import PayloadInvalid
-from inference_service.rpc.messages.requests import MOST_PARTS, NUMBERS_A_PART, Decoder
+from inference_service.rpc.messages.requests import BYTES_PER_PART, MOST_PARTS, Decoder
 from inference_service.session.units import Stream
 
 UNKNOWN = 1000
@@ -76,7 +76,7 @@ async def test_group_or_unknown_wire_type_is_rejected(wire: int) -> None:
 
 async def test_packed_numbers_count_by_their_size_and_text_does_not() -> None:
     parts = MOST_PARTS - 4
-    assert await is_accepted(numbers(parts * NUMBERS_A_PART))
-    assert not await is_accepted(numbers((parts + 1) * NUMBERS_A_PART))
-    text = pb.StreamInput(text="x" * (MOST_PARTS + 1) * NUMBERS_A_PART)
+    assert await is_accepted(numbers(parts * BYTES_PER_PART))
+    assert not await is_accepted(numbers((parts + 1) * BYTES_PER_PART))
+    text = pb.StreamInput(text="x" * (MOST_PARTS + 1) * BYTES_PER_PART)
     assert await is_accepted(pb.PrefillRequest(stream=text).SerializeToString())

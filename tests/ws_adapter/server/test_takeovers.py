@@ -14,7 +14,7 @@ from ws_adapter.resume.connection import path_of
 from ws_adapter.resume.request import ResumeRequest
 from ws_adapter.resume.tokens import ResumeTokens, holder_of
 from ws_adapter.server.takeover import MOST_AT_ONCE, Takeovers
-from ws_adapter.session.lasting import SavedSession, TakenSession
+from ws_adapter.session.journal_writer import SavedSession, TakenSession
 from ws_adapter.shared_journal.journals import SharedJournals
 from ws_adapter.shared_journal.record import encode
 from ws_adapter.shared_journal.stream import SessionSnapshot

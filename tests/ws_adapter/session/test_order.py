@@ -20,7 +20,7 @@ class Script:
     """A machine that answers the first frame by an action that brings it a signal, and then by more."""
 
     drops_stale: ClassVar = False
-    lasts: ClassVar = False
+    can_be_saved: ClassVar = False
     is_over = False
     is_waiting = False
     held_bytes = 0

@@ -25,7 +25,7 @@ from tests.ws_adapter.support.conversation import INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 from tests.ws_adapter.support.stage import until
-from ws_adapter.session.lasting import SavedSession
+from ws_adapter.session.journal_writer import SavedSession
 from ws_adapter.shared_journal.journals import LIFE_S
 from ws_adapter.shared_journal.link import PREFIX
 from ws_adapter.shared_journal.record import State, encode

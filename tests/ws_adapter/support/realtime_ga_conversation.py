@@ -27,7 +27,7 @@ from ws_adapter.protocol.core.speech import WINDOW
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
-from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
+from ws_adapter.protocol.realtime_ga.worker_slot import WorkerSlotPhase
 from ws_adapter.protocol.wire.limits import Limits
 
 CATALOGUE = catalogue_of(voices={"amber"}, calls_tools=True)
@@ -131,7 +131,7 @@ class RealtimeGaConversation(Driven):
 
     @property
     def is_ready(self) -> bool:
-        return self.dialect._answers.slot.hold in (SlotPhase.READY, SlotPhase.RUNNING)
+        return self.dialect._answers.slot.phase in (WorkerSlotPhase.READY, WorkerSlotPhase.RUNNING)
 
     def lose_worker(self) -> None:
         super().lose_worker()
@@ -282,7 +282,7 @@ class NativeConversation(RealtimeGaConversation):
     def settle(self) -> None:
         """Grant a slot whose worker is ready, if the session asked for one."""
         self._is_ready = True
-        if self.dialect._answers.slot.hold is SlotPhase.WANTED:
+        if self.dialect._answers.slot.phase is WorkerSlotPhase.WANTED:
             self.grant()
         self.ready()
 

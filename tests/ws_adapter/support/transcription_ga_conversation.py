@@ -46,7 +46,7 @@ class TranscriptionGaConversation(Driven):
     @property
     def is_ready(self) -> bool:
         assert isinstance(self.dialect, Transcription)
-        return self.has_slot and self.dialect._slot.hold is SlotPhase.READY
+        return self.has_slot and self.dialect._slot.phase is SlotPhase.READY
 
     def worker(self, *signals: Signal) -> list[Event]:
         before, slots = len(self.sent), self._left_slots

@@ -12,7 +12,7 @@ import pytest
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
 from tests.ws_adapter.web.test_tls import Authority, secured
-from ws_adapter.protocol.wire.discretion import outline
+from ws_adapter.protocol.wire.redaction import outline
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES
 
 Answer = tuple[int, dict[str, str], Any]

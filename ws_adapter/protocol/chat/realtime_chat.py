@@ -72,7 +72,7 @@ class RealtimeChat(WithoutDetection):
     the session's recording, if one is made."""
 
     drops_stale: ClassVar = False
-    lasts: ClassVar = True
+    can_be_saved: ClassVar = True
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class RealtimeChat(WithoutDetection):
                 return self._done(self._turns[0], signal, now)
             case GoingAway():
                 self._slot.is_going_away = True
-                if self._slot.hold is SlotPhase.READY:
+                if self._slot.phase is SlotPhase.READY:
                     return self._slot.leave()
             case Failed():
                 return self._failed(signal.reason, now)
@@ -218,7 +218,7 @@ class RealtimeChat(WithoutDetection):
         return self._slot.open(self._settings.setup, turn.request.voice if turn is not None else None)
 
     def _begun(self, ready: Ready, now: float) -> list[Action]:
-        if self._slot.hold is not SlotPhase.OPENING or self._settings is None:
+        if self._slot.phase is not SlotPhase.OPENING or self._settings is None:
             return []
         self._slot.begun(ready)
         told: list[Action] = []
@@ -239,17 +239,17 @@ class RealtimeChat(WithoutDetection):
         """Continue with the next turn, or wait for one."""
         if not self._turns:
             self._idle_at = now + self._limits.chat_idle_s
-            has_slot = self._slot.hold is SlotPhase.READY
+            has_slot = self._slot.phase is SlotPhase.READY
             self._slot.unused_at = now + self._limits.init_timeout_s if has_slot else None
             return []
         self._idle_at = self._slot.unused_at = None
-        if self._slot.hold is SlotPhase.NONE:
+        if self._slot.phase is SlotPhase.NONE:
             self._has_waited = False
             return self._slot.want(self._model)
-        return self._slot.run(self._turns[0]) if self._slot.hold is SlotPhase.READY else []
+        return self._slot.run(self._turns[0]) if self._slot.phase is SlotPhase.READY else []
 
     def _failed(self, reason: Reason, now: float) -> list[Action]:
-        if self._slot.hold is SlotPhase.READY:
+        if self._slot.phase is SlotPhase.READY:
             return self._slot.leave()  # nothing is lost: the next turn takes another slot
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED

@@ -21,7 +21,7 @@ class ChatSlot:
     """A session's slot; methods return the actions that bring it into the requested state."""
 
     def __init__(self) -> None:
-        self.hold = SlotPhase.NONE
+        self.phase = SlotPhase.NONE
         self.ready: Ready | None = None
         """The `Ready` of the last worker that took the settings."""
         self.is_going_away = False
@@ -32,40 +32,40 @@ class ChatSlot:
 
     def save(self, *, has_journal: bool) -> SavedChatSlot | None:
         """Return the state; None if no other worker can replace the present one."""
-        if not has_journal or self.hold not in (SlotPhase.READY, SlotPhase.RUNNING):
+        if not has_journal or self.phase not in (SlotPhase.READY, SlotPhase.RUNNING):
             return None
-        return SavedChatSlot(self.hold is SlotPhase.RUNNING, self.ready, self._has_turns_voice)
+        return SavedChatSlot(self.phase is SlotPhase.RUNNING, self.ready, self._has_turns_voice)
 
     def restore(self, saved: SavedChatSlot) -> None:
         """Go on from a saved state."""
-        self.hold = SlotPhase.RUNNING if saved.is_running else SlotPhase.READY
+        self.phase = SlotPhase.RUNNING if saved.is_running else SlotPhase.READY
         self.ready, self._has_turns_voice = saved.ready, saved.has_turns_voice
 
     def want(self, model: str) -> list[Action]:
         """Queue for a slot of a worker with this model, empty for any."""
-        self.hold = SlotPhase.WANTED
+        self.phase = SlotPhase.WANTED
         return [TakeSlot(model)]
 
     def open(self, setup: ChatSetup, turns_voice: Voice | None) -> list[Action]:
         """Send the settings to the new slot's worker, with the voice of the next turn if that has one."""
-        self.hold = SlotPhase.OPENING
+        self.phase = SlotPhase.OPENING
         self._has_turns_voice = turns_voice is not None
         return [OpenWorkerSession(replace(setup, voice=turns_voice) if turns_voice is not None else setup)]
 
     def begun(self, ready: Ready) -> None:
         """Note that the worker took the settings."""
-        self.hold = SlotPhase.READY
+        self.phase = SlotPhase.READY
         self.ready = ready
 
     def run(self, turn: ChatTurn) -> list[Action]:
         """Have the worker answer the turn."""
         assert self.ready is not None
-        self.hold = SlotPhase.RUNNING
+        self.phase = SlotPhase.RUNNING
         return [RunTurn(1, turn.begin(self.ready, has_own_session=self._has_turns_voice))]
 
     def leave(self) -> list[Action]:
         """Give the slot back."""
-        self.hold = SlotPhase.NONE
+        self.phase = SlotPhase.NONE
         self.unused_at = None
         self.is_going_away = False
         return [LeaveSlot()]

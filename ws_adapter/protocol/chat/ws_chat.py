@@ -75,7 +75,7 @@ class Chat(WithoutDetection):
     """The dialect of `/ws/chat`. `recording_id` is that of the session's recording, if one is made."""
 
     drops_stale: ClassVar = False
-    lasts: ClassVar[bool] = True
+    can_be_saved: ClassVar[bool] = True
 
     def __init__(
         self, limits: Limits, catalogue: Callable[[], Catalogue | None], recording_id: str | None = None

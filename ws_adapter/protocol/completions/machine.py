@@ -52,7 +52,7 @@ class CompletionMachine(Chat):
     """The machine of one chat completion over HTTP. The body of the request is its only text frame; `token`
     makes its ids unique."""
 
-    lasts: ClassVar[bool] = False
+    can_be_saved: ClassVar[bool] = False
     """An HTTP response cannot be resumed."""
 
     def __init__(

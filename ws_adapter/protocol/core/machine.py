@@ -117,7 +117,7 @@ class Machine(Protocol):
     drops_stale: ClassVar[bool]
     """Whether stale unread input is dropped in favour of newer input."""
 
-    lasts: ClassVar[bool]
+    can_be_saved: ClassVar[bool]
     """Whether `save` ever returns a state."""
 
     @property
@@ -222,7 +222,7 @@ class WithoutDetection:
 class WithoutState:
     """A base for machines whose sessions no other adapter can continue."""
 
-    lasts: ClassVar[bool] = False
+    can_be_saved: ClassVar[bool] = False
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
         return None

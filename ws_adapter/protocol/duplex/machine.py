@@ -44,7 +44,6 @@ from ws_adapter.protocol.duplex.vocabulary import (
 )
 from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors
-from ws_adapter.protocol.wire.discretion import outline
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict
 from ws_adapter.protocol.wire.limits import (
     LARGE_FRAME,
@@ -55,6 +54,7 @@ from ws_adapter.protocol.wire.limits import (
     errors_window,
     events_window,
 )
+from ws_adapter.protocol.wire.redaction import outline
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(SavedDuplex)
@@ -70,7 +70,7 @@ class DuplexMachine(WithoutDetection):
     """
 
     drops_stale: ClassVar = True
-    lasts: ClassVar = True
+    can_be_saved: ClassVar = True
 
     def __init__(
         self,

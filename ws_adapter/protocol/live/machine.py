@@ -118,7 +118,7 @@ class Live:
     """
 
     drops_stale: ClassVar = True
-    lasts: ClassVar = True
+    can_be_saved: ClassVar = True
 
     def __init__(
         self,

@@ -16,10 +16,10 @@ from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
 from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
-from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase, WorkerSlot
+from ws_adapter.protocol.realtime_ga.worker_slot import WorkerSlot, WorkerSlotPhase
 from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 
-MOST_BESIDE: Final = 8
+MOST_OUT_OF_BAND: Final = 8
 """The most waiting responses outside the conversation."""
 
 MOST_UNSENT_S: Final = 60.0
@@ -118,18 +118,20 @@ class Answers:
         """Whether there are no open responses."""
         return self.active is None and self._running is None and not self._waiting
 
-    def check(self, *, is_beside: bool, spoken: Response | None = None) -> None:
+    def check(self, *, is_out_of_band: bool, spoken: Response | None = None) -> None:
         """Raise `Refusal` unless another response may be created; `spoken` is a turn of the model's own."""
-        if not is_beside and (active := self.active or spoken) is not None:
+        if not is_out_of_band and (active := self.active or spoken) is not None:
             message = f"Conversation already has an active response in progress: {active.id}"
             raise Denied(Code.ACTIVE_RESPONSE, message)
-        if is_beside and sum(response.is_beside for response in self._waiting) >= MOST_BESIDE:
-            message = f"{MOST_BESIDE} responses outside the conversation already wait; wait until one is done"
+        if is_out_of_band and sum(response.is_out_of_band for response in self._waiting) >= MOST_OUT_OF_BAND:
+            message = (
+                f"{MOST_OUT_OF_BAND} responses outside the conversation already wait; wait until one is done"
+            )
             raise Denied(Code.ACTIVE_RESPONSE, message)
 
     def create(self, response: Response) -> list[Action]:
         """Queue a response; responses of the conversation go before others."""
-        if response.is_beside:
+        if response.is_out_of_band:
             self._waiting.append(response)
         else:
             self.active = response
@@ -143,14 +145,14 @@ class Answers:
             return []
         setup = self._waiting[0].asked.setup
         actions: list[Action] = []
-        if slot.hold is SlotPhase.READY and slot.setup != setup:
+        if slot.phase is WorkerSlotPhase.READY and slot.setup != setup:
             actions += slot.leave()  # another voice needs another session at the worker
-        match slot.hold:
-            case SlotPhase.NONE:
+        match slot.phase:
+            case WorkerSlotPhase.NONE:
                 actions += slot.want(now + self._wait_s)
-            case SlotPhase.HELD:
+            case WorkerSlotPhase.HELD:
                 actions += slot.open(setup)
-            case SlotPhase.READY:
+            case WorkerSlotPhase.READY:
                 self._running = self._waiting.popleft()
                 actions += slot.run(self._running.turn)
         return actions

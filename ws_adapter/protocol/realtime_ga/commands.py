@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.realtime_ga.answers import Answers
-from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, read_input
+from ws_adapter.protocol.realtime_ga.client_items import read_item
 from ws_adapter.protocol.realtime_ga.dialogue import Dialogue
-from ws_adapter.protocol.realtime_ga.given import read_item
+from ws_adapter.protocol.realtime_ga.response_settings import NOTHING_DIFFERENT, read_input
 from ws_adapter.protocol.realtime_ga.retrieval import with_media
 from ws_adapter.protocol.realtime_ga.wire import events
 from ws_adapter.protocol.realtime_ga.wire.client_events import (

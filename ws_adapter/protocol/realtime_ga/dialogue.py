@@ -15,12 +15,12 @@ from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscr
 from ws_adapter.protocol.core.transcriptions import Transcriptions
 from ws_adapter.protocol.core.turn import Message, Speech
 from ws_adapter.protocol.realtime_ga.answers import Answers
-from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, response_settings
 from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, copied
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Listening, SpeechBegan
 from ws_adapter.protocol.realtime_ga.native import Native
 from ws_adapter.protocol.realtime_ga.response import Response
+from ws_adapter.protocol.realtime_ga.response_settings import NOTHING_DIFFERENT, response_settings
 from ws_adapter.protocol.realtime_ga.saved.session import SavedDialogue
 from ws_adapter.protocol.realtime_ga.settings import Settings, vad_of
 from ws_adapter.protocol.realtime_ga.wire import events, input_transcripts, resources
@@ -405,7 +405,7 @@ class Dialogue:
     def respond(self, fields: ResponseFields, input: list[Message] | None) -> list[Action]:
         """Create a response with the client's fields; `input` is the result of `read_input`."""
         spoken = self.native.active if self.native is not None else None
-        self._answers.check(is_beside=fields.conversation == "none", spoken=spoken)
+        self._answers.check(is_out_of_band=fields.conversation == "none", spoken=spoken)
         asked = response_settings(
             fields,
             input,

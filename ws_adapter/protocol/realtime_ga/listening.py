@@ -24,7 +24,7 @@ class SpeechBegan(Struct, frozen=True):
     at: int
 
 
-class Ended(Struct, frozen=True):
+class SpeechEnded(Struct, frozen=True):
     """The user has stopped speaking; the turn ends at `at`, after the silence that ended the speech."""
 
     at: int
@@ -68,24 +68,24 @@ class Listening:
         self._edges = SpeechEdges(self.vad.threshold, self.vad.silence_duration_ms)
         self._from = self._heard = at
 
-    def hear(self, scores: Sequence[float]) -> list[SpeechBegan | Ended]:
+    def hear(self, scores: Sequence[float]) -> list[SpeechBegan | SpeechEnded]:
         """Return the edges in the next windows with these scores; the buffer drops samples without further
         use."""
         assert self.vad.prefix_padding_ms is not None
         padding = self.vad.prefix_padding_ms * RATE_HZ // 1000
-        told: list[SpeechBegan | Ended] = []
+        told: list[SpeechBegan | SpeechEnded] = []
         self._heard += len(scores) * WINDOW
         for edge in self._edges.hear(scores):
             self.is_speech = isinstance(edge, Started)
             if isinstance(edge, Started):
                 told.append(SpeechBegan(max(self._buffer.begin, self._from + edge.at - padding)))
             else:
-                told.append(Ended(self._from + edge.known_at))
+                told.append(SpeechEnded(self._from + edge.known_at))
         if not self.is_speech:
             if not told:
                 self._buffer.forget(self._heard - padding - _REACH)
         elif self._heard - self._buffer.begin > LONGEST_S * RATE_HZ:
-            told.append(Ended(self._heard))
+            told.append(SpeechEnded(self._heard))
             self.is_speech = False
             self._start(self._heard)
         return told

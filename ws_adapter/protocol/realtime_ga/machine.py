@@ -47,7 +47,7 @@ from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
 from ws_adapter.protocol.realtime_ga.wire.frames import FRAMES
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, model_end, opening_end
-from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
+from ws_adapter.protocol.realtime_ga.worker_slot import WorkerSlotPhase
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import (
     FAILURES_IN_A_ROW,
@@ -88,7 +88,7 @@ class RealtimeGa:
     """
 
     drops_stale: ClassVar = False
-    lasts: ClassVar = True
+    can_be_saved: ClassVar = True
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class RealtimeGa:
         return []
 
     def granted(self, now: float) -> list[Action]:
-        if self.is_over or self._answers.slot.hold is SlotPhase.NONE:
+        if self.is_over or self._answers.slot.phase is WorkerSlotPhase.NONE:
             return []
         self._answers.slot.granted(now)
         if self._dialogue is not None:
@@ -378,9 +378,9 @@ class RealtimeGa:
         actions: list[Action] = []
         if is_due(slot.due_at, now):
             is_native = self._native is not None and not self._native.is_away
-            if slot.hold is SlotPhase.WANTED and (dialogue is None or is_native):
+            if slot.phase is WorkerSlotPhase.WANTED and (dialogue is None or is_native):
                 return self._conclude(end_of(errors.QUEUE_TIMEOUT))
-            if slot.hold is SlotPhase.WANTED:
+            if slot.phase is WorkerSlotPhase.WANTED:
                 actions += [
                     *slot.leave(),
                     *self._answers.fail_all(Code.OVERLOADED, errors.QUEUE_TIMEOUT.message),

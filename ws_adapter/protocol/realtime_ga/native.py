@@ -35,7 +35,7 @@ from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
 from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
-from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase, WorkerSlot
+from ws_adapter.protocol.realtime_ga.worker_slot import WorkerSlot, WorkerSlotPhase
 from ws_adapter.protocol.wire.codec import Clip, Samples
 from ws_adapter.protocol.wire.errors import CONTEXT_IS_FULL, Refusal, Verdict
 from ws_adapter.protocol.wire.events import NO_TOKENS
@@ -50,7 +50,7 @@ _WIDTH: Final = 4
 _WAITING_S: Final = 2 * int(MOST_S) + 1
 """The seconds that can wait: the bound, and the append that exceeds it."""
 
-_LEAST_CHUNK: Final = 20
+_CHUNK_TOKENS: Final = 20
 """The default limit of text tokens in a unit; the worker gets the limit of the client only if it is lower."""
 
 
@@ -176,12 +176,12 @@ class Native:
             actions += self.restart(now)  # the model has heard nothing yet
         if not self.has_begun and not self._flow.held_bytes:
             return actions
-        if slot.hold in (SlotPhase.OPENING, SlotPhase.READY) and slot.setup is not self.setup:
+        if slot.phase in (WorkerSlotPhase.OPENING, WorkerSlotPhase.READY) and slot.setup is not self.setup:
             actions += slot.leave()  # it was opened for turns of chat, or is not up to date
-        match slot.hold:
-            case SlotPhase.NONE:
+        match slot.phase:
+            case WorkerSlotPhase.NONE:
                 actions += slot.want(by)
-            case SlotPhase.HELD:
+            case WorkerSlotPhase.HELD:
                 actions += self.open(slot)
         return actions
 
@@ -195,7 +195,7 @@ class Native:
         most = settings.max_output_tokens
         duplex = DuplexConfig(
             generate_audio=False if settings.modality == "text" else None,
-            max_new_speak_tokens_per_chunk=int(most) if most != "inf" and int(most) < _LEAST_CHUNK else None,
+            max_new_speak_tokens_per_chunk=int(most) if most != "inf" and int(most) < _CHUNK_TOKENS else None,
         )
         return SessionSetup(
             mode=Mode.AUDIO,

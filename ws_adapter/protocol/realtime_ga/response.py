@@ -81,7 +81,7 @@ class Response:
             asked.format,
             asked.voice,
             asked.max_output_tokens,
-            self.is_beside,
+            self.is_out_of_band,
             asked.metadata,
             self.has_spoken,
             self._output_converter.save(),
@@ -121,7 +121,7 @@ class Response:
         return bool(self._output)
 
     @property
-    def is_beside(self) -> bool:
+    def is_out_of_band(self) -> bool:
         """Whether it is outside the conversation."""
         return self.asked.conversation is None
 

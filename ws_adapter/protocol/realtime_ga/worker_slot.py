@@ -20,7 +20,7 @@ OPENS_S: Final = 15.0
 """The seconds after which a worker gets the setup even if no response waits, so that settings can come."""
 
 
-class SlotPhase(Enum):
+class WorkerSlotPhase(Enum):
     """The states of the slot."""
 
     NONE = auto()
@@ -40,7 +40,7 @@ class WorkerSlot:
     def __init__(self, model: str) -> None:
         """`model` is the model that every worker has to serve."""
         self.model = model
-        self.hold = SlotPhase.NONE
+        self.phase = WorkerSlotPhase.NONE
         self.ready: Ready | None = None
         self.setup: WorkerSetup | None = None
         """The setup at the worker."""
@@ -52,10 +52,10 @@ class WorkerSlot:
 
     def save(self, *, has_journal: bool) -> SavedSlot | None:
         """Return the state; None if no other worker can replace the present one."""
-        if not has_journal or self.hold not in (SlotPhase.READY, SlotPhase.RUNNING):
+        if not has_journal or self.phase not in (WorkerSlotPhase.READY, WorkerSlotPhase.RUNNING):
             return None
         setup = self.setup if isinstance(self.setup, ChatSetup) else None
-        return SavedSlot(self.hold is SlotPhase.RUNNING, self.ready, setup, self.unit)
+        return SavedSlot(self.phase is WorkerSlotPhase.RUNNING, self.ready, setup, self.unit)
 
     def restore(self, saved: SavedSlot, setup: WorkerSetup | None) -> None:
         """Go on from a saved state; `setup` is that of the model's own turns, if it takes them.
@@ -63,58 +63,58 @@ class WorkerSlot:
         If neither setup is known, the worker has an outdated one: an empty `ChatSetup` stands for it, and the
         slot is given back.
         """
-        self.hold = SlotPhase.RUNNING if saved.is_running else SlotPhase.READY
+        self.phase = WorkerSlotPhase.RUNNING if saved.is_running else WorkerSlotPhase.READY
         self.ready, self.setup = saved.ready, saved.setup or setup or ChatSetup()
         self.unit = saved.unit
 
     def want(self, by: float) -> list[Action]:
         """Queue for a slot, with `by` as the deadline."""
-        self.hold, self.due_at = SlotPhase.WANTED, by
+        self.phase, self.due_at = WorkerSlotPhase.WANTED, by
         return [TakeSlot(self.model)]
 
     def granted(self, now: float) -> None:
         """Handle a worker that waits for the settings."""
-        self.hold, self.due_at = SlotPhase.HELD, now + OPENS_S
+        self.phase, self.due_at = WorkerSlotPhase.HELD, now + OPENS_S
         self.unit, self.setup, self.ready = 0, None, None
         self._is_going_away = False
 
     def open(self, setup: WorkerSetup) -> list[Action]:
         """Send the settings of the session to the worker."""
-        self.hold, self.setup, self.due_at = SlotPhase.OPENING, setup, None
+        self.phase, self.setup, self.due_at = WorkerSlotPhase.OPENING, setup, None
         return [OpenWorkerSession(setup)]
 
     def begun(self, ready: Ready) -> None:
         """Note that the worker takes turns."""
-        self.hold, self.ready = SlotPhase.READY, ready
+        self.phase, self.ready = WorkerSlotPhase.READY, ready
 
     def run(self, turn: Turn) -> list[Action]:
         """Have the worker answer a turn."""
-        self.hold = SlotPhase.RUNNING
+        self.phase = WorkerSlotPhase.RUNNING
         self.unit += 1
         return [RunTurn(self.unit, turn)]
 
     def cancel(self) -> list[Action]:
         """Cancel the running turn."""
-        return [CancelUnits(self.unit)] if self.hold is SlotPhase.RUNNING else []
+        return [CancelUnits(self.unit)] if self.phase is WorkerSlotPhase.RUNNING else []
 
     def finalized(self) -> list[Action]:
         """Handle the closed turn."""
-        if self.hold is SlotPhase.RUNNING:
-            self.hold = SlotPhase.READY
+        if self.phase is WorkerSlotPhase.RUNNING:
+            self.phase = WorkerSlotPhase.READY
         return self.leave() if self._is_going_away else []
 
     def going_away(self) -> list[Action]:
         """Handle a draining worker: the running turn may finish."""
         self._is_going_away = True
-        return self.leave() if self.hold in (SlotPhase.HELD, SlotPhase.READY) else []
+        return self.leave() if self.phase in (WorkerSlotPhase.HELD, WorkerSlotPhase.READY) else []
 
     def lost(self) -> None:
         """Handle a lost slot."""
-        self.hold, self.due_at, self._is_going_away = SlotPhase.NONE, None, False
+        self.phase, self.due_at, self._is_going_away = WorkerSlotPhase.NONE, None, False
 
     def leave(self) -> list[Action]:
         """Give back the slot, or the place in the queue."""
-        if self.hold is SlotPhase.NONE:
+        if self.phase is WorkerSlotPhase.NONE:
             return []
         self.lost()
         return [LeaveSlot()]

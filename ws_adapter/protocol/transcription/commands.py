@@ -37,7 +37,7 @@ class ChooseModel(Struct, frozen=True):
     """Use `model` for the utterances that follow."""
 
     model: str
-    related: Any = None
+    trace_context: Any = None
     """The undecoded `trace_context` of the event."""
 
 
@@ -45,7 +45,7 @@ class Append(Struct, frozen=True):
     """Take audio: whole samples of int16, at least one."""
 
     pcm: bytes
-    related: Any = None
+    trace_context: Any = None
     """The undecoded `trace_context` of the event."""
 
 

@@ -74,7 +74,7 @@ class Transcription(WithoutDetection):
     """
 
     drops_stale: ClassVar = False
-    lasts: ClassVar = True
+    can_be_saved: ClassVar = True
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class Transcription(WithoutDetection):
             return self._close(CloseCode.INVALID_UTF8, "invalid UTF-8")
         except Rejection as rejection:
             return self._reject(rejection, now)
-        relation = link_trace(command.related) if isinstance(command, ChooseModel | Append) else []
+        relation = link_trace(command.trace_context) if isinstance(command, ChooseModel | Append) else []
         return [*relation, *self._advance(now)]
 
     def binary_frame(self, now: float) -> list[Action]:
@@ -351,7 +351,7 @@ class Transcription(WithoutDetection):
                 return [*told, *self._slot.rest(now)]
             self._slot.reconsider(now)
         self._slot.occupy()
-        if self._slot.hold is SlotPhase.NONE:
+        if self._slot.phase is SlotPhase.NONE:
             return [*told, *self._slot.want(current.model)]
         while (at := self._segment_at) is not None and at <= now:
             segment = self._utterances.take_segment(self._slot.last_unit + 1, now)

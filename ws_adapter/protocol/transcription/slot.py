@@ -29,7 +29,7 @@ class TranscriptionSlot:
     """
 
     def __init__(self, idle_s: float) -> None:
-        self.hold = SlotPhase.NONE
+        self.phase = SlotPhase.NONE
         self.granted_at = 0.0
         self.prompt_tokens = 0
         self.look_at: float | None = None
@@ -48,16 +48,16 @@ class TranscriptionSlot:
     @property
     def has_worker(self) -> bool:
         """Whether it is attached to a worker, not only queued."""
-        return self.hold in (SlotPhase.OPENING, SlotPhase.READY)
+        return self.phase in (SlotPhase.OPENING, SlotPhase.READY)
 
     @property
     def has_room(self) -> bool:
         """Whether the worker has room for a segment."""
-        return self.hold is SlotPhase.READY and self.look_at is None and len(self.at_worker) < self._window
+        return self.phase is SlotPhase.READY and self.look_at is None and len(self.at_worker) < self._window
 
     def save(self, now: float, *, has_journal: bool) -> SavedSlot | None:
         """Return the state; None if no other worker can replace the present one."""
-        if not has_journal or self.hold is not SlotPhase.READY:
+        if not has_journal or self.phase is not SlotPhase.READY:
             return None
         return SavedSlot(
             now - self.granted_at,
@@ -71,7 +71,7 @@ class TranscriptionSlot:
 
     def restore(self, saved: SavedSlot, now: float) -> None:
         """Go on from a saved state, in the middle of an utterance."""
-        self.hold, self.granted_at = SlotPhase.READY, now - saved.granted_ago
+        self.phase, self.granted_at = SlotPhase.READY, now - saved.granted_ago
         self.prompt_tokens, self.last_unit = saved.prompt_tokens, saved.last_unit
         self.look_at = None if saved.look_ago is None else now - saved.look_ago
         self.at_worker = deque(saved.at_worker)
@@ -79,25 +79,25 @@ class TranscriptionSlot:
 
     def want(self, model: str) -> list[Action]:
         """Ask for a slot of a worker with this model, empty for any."""
-        self.hold = SlotPhase.WANTED
+        self.phase = SlotPhase.WANTED
         return [TakeSlot(model)]
 
     def open(self, model: str, now: float) -> list[Action]:
         """Send the settings to the new slot's worker."""
-        self.hold, self._model = SlotPhase.OPENING, model
+        self.phase, self._model = SlotPhase.OPENING, model
         self.granted_at = now
         self.last_unit = 0
         return [OpenWorkerSession(TranscriptionSetup(model))]
 
     def begun(self, ready: Ready) -> None:
         """Note that the worker took the settings."""
-        self.hold = SlotPhase.READY
+        self.phase = SlotPhase.READY
         self._window = min(ready.max_units_in_flight, MOST_AT_WORKER)
         self.prompt_tokens = ready.prompt_tokens
 
     def displaced(self) -> None:
         """Handle a worker lost before it took the settings; another one follows."""
-        self.hold = SlotPhase.WANTED
+        self.phase = SlotPhase.WANTED
         self.away_at = None
 
     def run(self, utterance: Utterance, segment: bytes) -> RunSegment:
@@ -117,9 +117,9 @@ class TranscriptionSlot:
 
     def rest(self, now: float) -> list[Action]:
         """Keep the slot for a while without an utterance, or give up a place in the queue."""
-        if self.hold is SlotPhase.NONE:
+        if self.phase is SlotPhase.NONE:
             return []
-        if self.hold is SlotPhase.WANTED or self.away_at is not None:
+        if self.phase is SlotPhase.WANTED or self.away_at is not None:
             return self.leave()
         if self._vacant_at is None:
             self._vacant_at = self.look_at = now
@@ -145,6 +145,6 @@ class TranscriptionSlot:
 
     def forget(self) -> None:
         """Forget the slot."""
-        self.hold = SlotPhase.NONE
+        self.phase = SlotPhase.NONE
         self.at_worker.clear()
         self._vacant_at = self.look_at = self.away_at = None

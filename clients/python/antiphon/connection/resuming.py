@@ -217,7 +217,7 @@ class ResumingSocket:
         assert self._offer is not None
         assert self._reopen is not None
         try:
-            socket = await self._reopen(_resuming(self._url, self._offer.token, self._events))
+            socket = await self._reopen(_resume_url(self._url, self._offer.token, self._events))
         except AntiphonError as error:
             return _FIRST_DELAY_S if error.retryable else None
         try:
@@ -250,7 +250,7 @@ def _may_try_again(fields: Fields) -> bool:
     return not _TRY_AGAIN.isdisjoint((fields.object("error").text("code"), fields.text("code")))
 
 
-def _resuming(url: str, token: str, last_event: int) -> str:
+def _resume_url(url: str, token: str, last_event: int) -> str:
     parts = urlsplit(url)
     asked = urlencode({"resume": token, "last_event": last_event})
     return urlunsplit(parts._replace(query=f"{parts.query}&{asked}" if parts.query else asked))

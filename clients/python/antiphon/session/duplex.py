@@ -29,7 +29,7 @@ from antiphon.protocol.events import (
 )
 from antiphon.protocol.frames import FrameQueue, frame_bytes
 from antiphon.protocol.messages import Image
-from antiphon.session.endings import QUIET, closed_here, ended
+from antiphon.session.endings import REGULAR_ENDS, closed_here, ended
 from antiphon.session.mailbox import EventMailbox
 
 _SILENCE_OF_SERVER_S: Final = 60.0
@@ -273,7 +273,7 @@ class DuplexSession:
 
     def _final_error(self) -> AntiphonError | None:
         """Return the exception that iterating raises after the last event, None without one."""
-        if self._closing or (self._closed and self._closed.reason in QUIET):
+        if self._closing or (self._closed and self._closed.reason in REGULAR_ENDS):
             return None
         return self._ended()
 

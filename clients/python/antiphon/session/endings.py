@@ -5,7 +5,7 @@ from typing import Final
 from antiphon.errors import SessionClosed
 from antiphon.protocol.events import ErrorEvent
 
-QUIET: Final = frozenset({"timeout", "context_full"})
+REGULAR_ENDS: Final = frozenset({"timeout", "context_full"})
 """The reasons of regular ends: the session's time or its context is used up."""
 
 _SERVER_SHUTDOWN_CODE: Final = 1012

@@ -228,7 +228,7 @@ def add_config_option(command: Command, section: str) -> None:
         "--config", type=Path, metavar="FILE", help=f"TOML, see antiphon config (or {CONFIG})"
     )
 
-    def prefill(words: Sequence[str]) -> argparse.Namespace:
+    def initial(words: Sequence[str]) -> argparse.Namespace:
         if {"-h", "--help", "--help-all"} & {*words}:
             return argparse.Namespace()
         here = Section(section, command)
@@ -242,7 +242,7 @@ def add_config_option(command: Command, section: str) -> None:
             found.reread = partial(_reread, here, file.path, flags)
         return found
 
-    command.prefill = prefill
+    command.initial = initial
 
 
 def refused(error: Exception, arguments: argparse.Namespace) -> str:

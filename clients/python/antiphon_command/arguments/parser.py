@@ -73,14 +73,14 @@ class _ShowAll(argparse.Action):
 class Command(argparse.ArgumentParser):
     """The parser of one command; it reports unknown arguments itself, with its own usage."""
 
-    prefill: Callable[[Sequence[str]], argparse.Namespace] | None = None
+    initial: Callable[[Sequence[str]], argparse.Namespace] | None = None
     """A function that returns the initial namespace for given arguments, which take precedence over it."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        if self.prefill is not None:
-            namespace = self.prefill(sys.argv[1:] if args is None else args)
+        if self.initial is not None:
+            namespace = self.initial(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         self.refuse(unknown)
         return found, unknown

@@ -46,7 +46,7 @@ class Program:
     addresses: int = 1
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The additions to the environment, including keys."""
-    told: re.Pattern[str] = re.compile("")
+    passed_on: re.Pattern[str] = re.compile("")
     """The pattern of the other output lines that are passed on."""
 
     @classmethod
@@ -173,7 +173,7 @@ class Child:
             text = line.decode(errors="replace").rstrip()
             found = None if self._ready.is_set() else self._program.ready.fullmatch(text)
             if found is None:
-                if self._program.told.search(text):
+                if self._program.passed_on.search(text):
                     self._tell(text)
                 continue
             self._addresses.append(found[1])

@@ -47,7 +47,7 @@ def redis_program(folder: Path) -> Program:
         (sys.executable, "-m", TETHERED, str(os.getpid()), *server),
         # "The server is now ready to accept connections at PATH", or "Ready to accept connections unix"
         re.compile(r".*[Rr]eady to accept connections (\S+ ?\S*)"),
-        told=_WRONG,
+        passed_on=_WRONG,
     )
 
 

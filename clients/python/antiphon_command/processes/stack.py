@@ -93,7 +93,7 @@ class Stack:
         An adapter's addresses are those for clients, the plain one first, and the administration port, if it
         has one. Raises `Failure` if a process ends early or takes too long.
         """
-        self._name_workers()
+        self._write_workers_file()
         await _all(member.start() for member in self._redis)
         await _all(member.start() for member in self._workers)
         first, *others = self._adapters
@@ -191,11 +191,11 @@ class Stack:
         return Program.antiphon(command, arguments, str(self._folder), addresses, self._given.variables)
 
     def _changed(self) -> None:
-        self._name_workers()
+        self._write_workers_file()
         states = [member.status() for member in self._members_all]
         _replace(self._given.processes_file, json.dumps(states))
 
-    def _name_workers(self) -> None:
+    def _write_workers_file(self) -> None:
         """Write the file of workers for an adapter with its own queue."""
         file = self._given.workers_file
         text = "".join(f"{target}\n" for target in self.worker_targets)

@@ -14,7 +14,7 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import Done, End, Finalized, Piece, Prefilled, Rewound, SessionFailed
 from inference_service.interface.setups import UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.session.base.session import Stage
-from inference_service.session.kinds.past import REPLAYED
+from inference_service.session.kinds.past import MOST_FED_AGAIN
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.shipped import RECORDINGS, recorded, shipped
@@ -233,11 +233,11 @@ def test_unit_that_the_window_has_dropped_is_refused_and_nothing_changes(talker:
 
 
 def test_unit_too_far_back_is_refused_and_the_furthest_one_is_not(talker: Any) -> None:
-    far, near = (spoken(talker(), REPLAYED + 2) for _ in range(2))
-    silent = listened(talker(), 1, REPLAYED + 1)
+    far, near = (spoken(talker(), MOST_FED_AGAIN + 2) for _ in range(2))
+    silent = listened(talker(), 1, MOST_FED_AGAIN + 1)
     failure = far.rewind(1).failure
     assert failure is not None
-    assert str(REPLAYED) in failure.message
+    assert str(MOST_FED_AGAIN) in failure.message
     assert near.rewind(2).failure is None
     assert torch.allclose(near.after(), silent.after(), atol=TOLERANCE)
 

@@ -84,7 +84,7 @@ def test_machine_of_units_drops_stale_input_and_every_machine_outlasts_its_adapt
     machine = build().dialect
 
     assert machine.drops_stale is DROPS_STALE[build]
-    assert machine.lasts is True
+    assert machine.can_be_saved is True
 
 
 @pytest.mark.parametrize("make", [new, begun])

@@ -28,7 +28,7 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
 from ws_adapter.protocol.core.config import ChatSetup, Mode, SessionSetup
 from ws_adapter.protocol.core.signals import GoingAway, TextPurpose, UnitEnd
 from ws_adapter.protocol.core.turn import Message, Speech
-from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
+from ws_adapter.protocol.realtime_ga.worker_slot import WorkerSlotPhase
 
 CHUNK, TURN = UnitEnd.CHUNK, UnitEnd.TURN
 SPEAKS = 0.9
@@ -196,7 +196,7 @@ def test_spoken_turn_of_the_model_is_cut_neither_by_a_typed_one_nor_by_a_respons
     session.second(CHUNK, "Once upon a time")
     assert told(session.client(CREATE)) == ["error:conversation_already_has_active_response"]
     assert told(session.client({**CREATE, "response": {"conversation": "none"}})) == ["response.created"]
-    assert session.dialect._answers.slot.hold is SlotPhase.READY
+    assert session.dialect._answers.slot.phase is WorkerSlotPhase.READY
     assert "response.done" in told(session.second(TURN, " there was a fox."))
     assert told(answer_typed(session))[-1] == "response.done"
 
@@ -373,7 +373,7 @@ def test_conversation_without_worker_is_closed_as_overloaded() -> None:
     session.ready()
     session.finish()
     session.hear()
-    assert session.dialect._answers.slot.hold is SlotPhase.WANTED
+    assert session.dialect._answers.slot.phase is WorkerSlotPhase.WANTED
     assert told(session.wait(10.0)) == ["error:server_overloaded"]
     assert session.closed is not None
 

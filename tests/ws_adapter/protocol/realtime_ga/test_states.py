@@ -15,7 +15,7 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
     told,
     update,
 )
-from ws_adapter.protocol.realtime_ga.answers import MOST_BESIDE
+from ws_adapter.protocol.realtime_ga.answers import MOST_OUT_OF_BAND
 
 ANYTHING_ELSE: Final = "anything else"
 BESIDE: Final = "response.create with conversation: none"
@@ -63,7 +63,7 @@ def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
             if step == "input_audio_buffer.commit":
                 session.client(EVENTS[APPEND])  # it may hold less than it needs
             state = "waiting" if is_waiting else state_of(session)
-            if state == "waiting" or step != BESIDE or len(open_responses(session)) < MOST_BESIDE:
+            if state == "waiting" or step != BESIDE or len(open_responses(session)) < MOST_OUT_OF_BAND:
                 follow(session, step, state)
                 assert is_waiting or state_of(session) == state_after(TABLE[step, state], state)
 

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue
 from ws_adapter.protocol.core.turn import Generation, Message, Turn
+from ws_adapter.protocol.realtime_ga.client_items import read_item
 from ws_adapter.protocol.realtime_ga.conversation import (
     MOST_BYTES,
     Conversation,
@@ -15,7 +16,6 @@ from ws_adapter.protocol.realtime_ga.conversation import (
     messages_of,
     without_calls,
 )
-from ws_adapter.protocol.realtime_ga.given import read_item
 from ws_adapter.protocol.realtime_ga.response import ResponseSettings
 from ws_adapter.protocol.realtime_ga.settings import (
     Settings,
@@ -75,8 +75,8 @@ def response_settings(
     path = "response.audio.output.voice"
     check_voice(output.voice, settings.model, catalogue, path)
     voice = name_of(output.voice) or settings.voice_name
-    is_beside = given.conversation == "none"
-    if has_spoken and voice != settings.voice_name and not is_beside:
+    is_out_of_band = given.conversation == "none"
+    if has_spoken and voice != settings.voice_name and not is_out_of_band:
         raise Denied(Code.CANNOT_UPDATE_VOICE, f"{path}: the model has spoken: it keeps its voice", path)
     modality = given.output_modalities[0] if given.output_modalities else settings.modality
     if not settings.abilities.speaks:
@@ -120,7 +120,7 @@ def response_settings(
         format=format_of(output.format or settings.output.format),
         voice=voice,
         max_output_tokens=most,
-        conversation=None if is_beside else conversation,
+        conversation=None if is_out_of_band else conversation,
         metadata=given.metadata,
         shorter=shorter,
     )

@@ -1,6 +1,6 @@
 """Tests of log redaction: log lines reveal no content of clients."""
 
-from ws_adapter.protocol.wire.discretion import outline, where
+from ws_adapter.protocol.wire.redaction import outline, where
 from ws_adapter.web.routes import describe
 
 CANARY = "canary"
@@ -17,7 +17,7 @@ def test_outline_and_error_location_reveal_no_content() -> None:
     except ValueError as error:
         told = where(error)
     assert told.endswith("ValueError")
-    assert "test_discretion.py" in told
+    assert "test_redaction.py" in told
     assert f"'{CANARY}'" not in told
 
 

@@ -50,7 +50,7 @@ def test_window_that_slides_leaves_entries_where_they_are_and_needs_no_new_shape
 
 
 def test_rows_made_of_media_alone_need_no_embeddings() -> None:
-    usual, decoder = pair(llama, FLEX, has_media=False)
+    usual, decoder = pair(llama, FLEX, has_embeddings=False)
     generator = torch.Generator().manual_seed(0)
     contexts = contexts_of((usual, decoder), 3)
     for count in (9, 1, 3):

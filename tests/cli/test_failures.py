@@ -23,7 +23,7 @@ from tests.ws_adapter.support.keyfile import KeyFile
 
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
-    """A socket whose port nobody else gets, and on which nobody listens yet."""
+    """A bound socket without a listener: its port is reserved."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken

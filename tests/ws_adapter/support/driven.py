@@ -1,4 +1,4 @@
-"""What all conversations that drive a protocol's machine without a network have in common."""
+"""Base class of conversations that drive a protocol's machine without a network."""
 
 import json
 from collections import deque

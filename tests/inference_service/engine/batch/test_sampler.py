@@ -60,6 +60,14 @@ def test_without_temperature_the_likeliest_is_taken_after_penalties(
 
 
 @each_way
+@pytest.mark.parametrize("name", ["repetition_penalty", "length_penalty"])
+def test_penalty_lowers_a_negative_score(name: str, way: Way) -> None:
+    scores, said, ends = torch.tensor([-1.0, -1.2]), (0,), (0,)
+    draw = drawn_by(replace(GREEDY, **{name: 1.5}), Noise(0), said, ends)
+    assert chosen(scores, draw, way) == 1
+
+
+@each_way
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_greedy_draws_in_plain_and_general_batches_agree(bad: float, way: Way) -> None:
     scores, plain = torch.randn(3, 300), drawn_by(GREEDY, Noise(1))

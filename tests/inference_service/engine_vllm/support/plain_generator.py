@@ -24,7 +24,7 @@ from tests.inference_service.engine_vllm.support.tiny_media import PICTURE_TOKEN
 
 
 class Plain:
-    """What each generator over transformers has of a `Generator`; it computes one request after another."""
+    """Base class of the generators over transformers; it computes one request after another."""
 
     device = "cpu"
     tensor_parallel_size = pipeline_parallel_size = 1

@@ -1,4 +1,4 @@
-"""What transcriptions by the duplex model and by Voxtral Realtime share: utterances, cancels, refusals."""
+"""Utterances, cancels and refusals in transcriptions, by the duplex model and by Voxtral Realtime."""
 
 from dataclasses import dataclass
 

@@ -111,35 +111,6 @@ def test_append_keeps_a_session_from_being_idle() -> None:
     assert kinds(talk.wait(2, others_wait=True)) == ["session.closed"]
 
 
-@pytest.mark.parametrize(
-    ("reason", "code", "closed", "close"),
-    [
-        (Reason.WORKER_LOST, "inference_error", "backend_error", 1011),
-        (Reason.UNIT_TIMEOUT, "inference_error", "backend_error", 1011),
-        (Reason.ENGINE_FATAL, "inference_error", "backend_error", 1011),
-        (Reason.LEASE_REVOKED, "inference_error", "backend_error", 1011),
-        (Reason.UNIT_WINDOW, "inference_error", "backend_error", 1011),
-        (Reason.KV_EXHAUSTED, "inference_error", "backend_error", 1013),
-        (Reason.CONFIG_INVALID, "invalid_payload", "backend_error", 1008),
-        (Reason.SESSION_LIMIT, None, "timeout", 1000),
-        (Reason.IDLE_TIMEOUT, None, "timeout", 1000),
-        (Reason.NO_FREE_SLOT, "worker_busy", None, 1013),
-        (Reason.QUEUE_FULL, "queue_full", None, 1013),
-        (Reason.LOADING, "service_unavailable", None, 1013),
-        (Reason.ATTACH_TIMEOUT, "worker_connect_failed", None, 1013),
-        (Reason.MODE_UNSUPPORTED, "unsupported_mode", None, 1008),
-    ],
-)
-def test_end_of_the_worker_session_in_public(
-    reason: Reason, code: str | None, closed: str | None, close: int
-) -> None:
-    talk = in_state(State.ACTIVE)
-    events = talk.fail(reason)
-    assert codes(events) == ([code] if code else [])
-    assert [e["reason"] for e in events if e["type"] == "session.closed"] == ([closed] if closed else [])
-    assert talk.close_code == close
-
-
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_a_public_end(reason: Reason) -> None:
     talk = in_state(State.ACTIVE)
